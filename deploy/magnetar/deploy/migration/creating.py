@@ -1,8 +1,8 @@
-"""What the source has, and its tenants, namespaces and topics at the target.
+"""The inventory of the source, and the creation of its tenants, namespaces and topics at the
+target.
 
 Everything here may be repeated: what exists is left as it is. Policies wait for the cut-over, since
-quotas, rates and expiry would get in the way of the copies; but the compatibility of schemas is
-opened at once.
+quotas, rates and expiry would disturb the copies; but schema compatibility is opened at once.
 """
 
 from dataclasses import dataclass, field
@@ -28,14 +28,14 @@ _DOMAINS = ("persistent", "non-persistent")
 
 @dataclass(slots=True)
 class Inventory:
-    """What the source has."""
+    """The tenants, namespaces and topics of the source."""
 
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     namespaces: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Documents of policies."""
+    """Documents of policies, by namespace."""
     topics: list[TopicPlan] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Lines about what is not moved, or is moved in another form."""
+    """Lines about objects that are not moved, or are moved in another form."""
 
     @property
     def parts(self) -> list[TopicName]:
@@ -44,7 +44,7 @@ class Inventory:
 
 
 async def inventory(source: Side, wanted: tuple[str, ...]) -> Inventory:
-    """Ask the source what it has.
+    """Read the inventory of the source.
 
     Raises:
         BrokerUnreachableError: it does not answer, or refuses the credentials.
@@ -90,7 +90,7 @@ async def _properties(source: Side, name: TopicName) -> dict[str, str]:
 
 
 async def create_all(target: Side, found: Inventory, clusters: Clusters) -> list[str]:
-    """Have everything at the target that messages need; returns lines about what is left out.
+    """Create everything at the target that messages need; return lines about what is left out.
 
     Raises:
         BrokerUnreachableError: the target does not answer, or refuses.
@@ -121,7 +121,7 @@ async def _create_namespace(target: Side, namespace: str, document: dict[str, An
 
 
 async def create_topic(target: Side, plan: TopicPlan) -> None:
-    """Have a topic at the target, with a subscription that holds its messages.
+    """Create a topic at the target, with a subscription that holds its messages.
 
     Raises:
         BrokerUnreachableError: the target does not answer, or refuses.
@@ -140,7 +140,11 @@ async def create_topic(target: Side, plan: TopicPlan) -> None:
 
 
 async def _check_partitions(target: Side, plan: TopicPlan) -> None:
-    """Have as many partitions at the target as at the source."""
+    """Make the target have as many partitions as the source.
+
+    Raises:
+        MigrationDiffersError: it has more, or refuses to add some.
+    """
     path = f"{topic_path(plan.name)}/partitions"
     there = int((await target.get(path) or {}).get("partitions") or 0)
     if 0 < there < plan.partitions:

@@ -1,4 +1,5 @@
-"""The cut-over: wait for clients to leave the source, move the rest, compare, let go.
+"""The cut-over: wait for clients to leave the source, move the rest, compare, release held
+messages.
 
 The steps, each of which may be repeated:
 
@@ -7,7 +8,7 @@ The steps, each of which may be repeated:
 3. schemas, subscriptions, then policies and permissions;
 4. compare both sides;
 5. if messages and subscriptions are the same: delete the subscriptions that held them (`let_go`,
-   when the copies have ended: they would make them anew).
+   once the copies have ended: they would create them anew).
 """
 
 import asyncio
@@ -33,12 +34,12 @@ from magnetar.deploy.migration.topic_copy import TopicCopy
 from magnetar.sdk.wire import TopicName
 
 LOOK_S: Final = 0.5
-"""Between two looks at what is waited for."""
+"""Seconds between two checks of a condition that the cut-over waits for."""
 NAMES_MAX: Final = 5
-"""Names in a line that says what is waited for."""
+"""Most names in a line about waiting."""
 _STATS: Final = {"getPreciseBacklog": "true", "subscriptionBacklogSize": "false"}
 _CERTAIN: Final = ("messages", "topic", "subscription", "backlog", "position", "batch holes")
-"""Kinds of differences after which messages are still held."""
+"""Kinds of differences after which both sides continue to hold messages."""
 
 
 class CutOver:
@@ -64,7 +65,7 @@ class CutOver:
         self._said = ""
 
     async def run(self) -> Report:
-        """Carry it out.
+        """Perform the cut-over.
 
         Raises:
             SdkError, DeployError: a cluster does not answer; repeat it.
@@ -111,7 +112,7 @@ class CutOver:
         return found
 
     async def _wait_for_copies(self) -> None:
-        """Until the source itself says that all was taken."""
+        """Wait until the source itself reports that all was consumed."""
         for topic, copy in self._copies.items():
             while not (copy.is_idle and await self._is_taken(topic) and copy.is_idle):
                 why = f": {copy.problem}" if copy.problem else ""
@@ -191,7 +192,8 @@ class CutOver:
 
 
 def is_moved_whole(report: Report) -> bool:
-    """Return whether messages and subscriptions are the same: nothing need be held any more."""
+    """Return whether messages and subscriptions are the same, so that none need be held any
+    more."""
     return not report.differs(*_CERTAIN)
 
 

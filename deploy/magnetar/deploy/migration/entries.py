@@ -1,8 +1,8 @@
-"""An entry as it goes from one cluster to another: its payload as it is. Pure.
+"""An entry on its way from one cluster to another, with its payload unchanged. Pure.
 
-A copy is told from other messages by `replicated_from`, and its place at the source is in the field
-`magnetar_source`, as in copies between Magnetar clusters (`broker.features.replication`): the
-target stores each copy once, in order, and knows from its own log how far it has come.
+`replicated_from` marks a copy, and the field `magnetar_source` holds its place at the source, as in
+copies between Magnetar clusters (`broker.features.replication`). So the target stores each copy
+once, in order, and its own log shows how far the copy has come.
 """
 
 from magnetar.broker.features.replication.copies import Copy, copy_in_entry
@@ -17,21 +17,21 @@ from magnetar.sdk.wire import (
 from magnetar.sdk.wire.pulsar_pb2 import SourcePosition
 
 INCARNATION = 1
-"""Of all sources. A topic that is deleted and made anew at the source gets ledgers with higher ids,
-so its entries stay behind those of the former one."""
+"""Incarnation of all sources. A topic that is deleted and created anew at the source gets ledgers
+with higher ids, so its entries come after those of the former one."""
 
 _REWRITTEN = ("replicated_from", "magnetar_source", "txnid_most_bits")
 
 
 def source_of(cluster: str) -> Source:
-    """Return under which name the target knows what comes from a cluster by migration. It differs
-    from the cluster's own, so that copies by replication are told apart."""
+    """Return the name of a migrated cluster as a source of copies. It differs from the cluster's
+    own name, so that copies by replication stay distinct."""
     return Source(f"{cluster}.migrated", INCARNATION)
 
 
 def producer_name(source: Source) -> str:
-    """Return the name of the producer that brings the copies. It names no target: whatever the
-    target calls itself, this is it."""
+    """Return the name of the producer that sends the copies. It does not contain the target's name,
+    so it is the same for every target."""
     return f"pulsar.repl.{source.cluster}"
 
 
@@ -44,12 +44,12 @@ def entry_to_send(
     *,
     schema: bytes,
 ) -> bytes:
-    """Return an entry of the source as it goes to the target.
+    """Return an entry of the source in the form for the target.
 
     Args:
         metadata: of the entry.
-        previous: the copy before it; `START`: it is the first.
-        schema: version of the message's schema at the target; empty: it has none.
+        previous: the previous copy; `START` if this is the first.
+        schema: version of the message's schema at the target; empty if it has none.
 
     Raises:
         MalformedPayloadError: the entry is truncated.
@@ -77,7 +77,7 @@ def entry_to_send(
 
 
 def copy_of(entry: bytes, source: Source) -> Position | None:
-    """Return where an entry at the target has its place at the source; None: it is no copy of that
+    """Return the place at the source of an entry at the target; None if it is no copy of that
     source."""
     found: Copy | None = copy_in_entry(entry)
     if found is None or found.source != source:
@@ -86,36 +86,36 @@ def copy_of(entry: bytes, source: Source) -> Position | None:
 
 
 class Credit:
-    """How many messages a broker may send, so that about `bytes_max` are in memory. Pure.
+    """Number of messages that a broker may send, so that about `bytes_max` are in memory. Pure.
 
-    The protocol counts messages, not bytes; how large they are is learned from those that came.
+    The protocol counts messages, not bytes; their size is estimated from those that have arrived.
     """
 
     FIRST = 16
-    """Messages before anything is known of their size."""
+    """Messages to request before their size is known."""
     MESSAGES_MAX = 5_000
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._open = 0
-        """Messages that were asked for and have not come. Below zero, as at the broker, when more
-        have come: an entry is sent whole while any credit is left."""
+        """Messages that were requested and have not arrived. Below zero, as at the broker, when
+        more have arrived: an entry is sent whole while any credit is left."""
         self._held = 0
-        """Messages that have come and are not done."""
+        """Messages that have arrived and are not processed."""
         self._messages = 0
         self._bytes = 0
 
     @property
     def window(self) -> int:
-        """Messages that may be open and held together."""
+        """Most messages that may be requested and held at the same time."""
         if not self._messages:
             return self.FIRST
-        # Younger messages count more: a topic may change.
+        # Recent messages count more: the size of a topic's messages may change.
         size = max(1, self._bytes // self._messages)
         return max(1, min(self._bytes_max // size, self.MESSAGES_MAX, 4 * self._messages))
 
     def received(self, messages: int, size: int) -> None:
-        """An entry has come."""
+        """Count an entry that has arrived."""
         self._open -= messages
         self._held += messages
         if self._messages >= 4 * self.MESSAGES_MAX:
@@ -125,11 +125,11 @@ class Credit:
         self._bytes += size
 
     def done(self, messages: int) -> None:
-        """An entry is done with."""
+        """Count an entry as processed."""
         self._held -= messages
 
     def ask(self) -> int:
-        """Return how many messages to ask for now; 0: none."""
+        """Return how many messages to request now; 0 for none."""
         window = self.window
         wanted = window - self._open - self._held
         if wanted < max(1, window // 2):

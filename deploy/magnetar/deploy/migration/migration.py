@@ -1,9 +1,10 @@
-"""A migration: copies of all topics that follow the source, until somebody asks for the cut-over.
+"""A migration: copies of all topics that follow the source, until an operator requests the
+cut-over.
 
-Three things run at a time: the copies, each a task; the ticker, which saves how far they are,
-acknowledges that at the source, tells of progress and problems, and looks for new topics; and the
-work itself, which waits for the signal and then cuts over. The signal is a file in the state
-directory, so it is there for the next process, too, should this one be killed.
+Three activities run in parallel. The copies are one task each. The ticker saves their progress,
+acknowledges it at the source, prints progress and problems, and looks for new topics. The work
+itself waits for the signal and then cuts over. The signal is a file in the state directory, so the
+next process finds it if this one is killed.
 """
 
 import asyncio
@@ -26,23 +27,23 @@ from magnetar.sdk.errors import SdkError
 from magnetar.sdk.wire import TopicName
 
 BYTES_MAX: Final = 64 << 20
-"""About how much of all topics may be in memory."""
+"""About how many bytes of all topics may be in memory."""
 TOPIC_BYTES_MIN: Final = 256 << 10
-"""Of one topic, however many there are."""
+"""Least bytes in memory for one topic, however many topics there are."""
 ATTACHING_MAX: Final = 32
-"""Sessions of copies that begin at a time."""
+"""Most sessions of copies that begin at the same time."""
 TICK_S: Final = 0.5
 SAVE_TICKS: Final = 2
-"""Every second position maps are saved, and the source gets acknowledgements."""
+"""Ticks between two saves of the position maps, which also acknowledge at the source."""
 PROGRESS_TICKS: Final = 20
 RESCAN_TICKS: Final = 60
 CUT_OVER_TRIES: Final = 10
-"""A cut-over that is interrupted begins again; each step may be repeated."""
+"""Most tries of an interrupted cut-over; each step may be repeated."""
 CUT_OVER_PAUSE_S: Final = 2.0
 TOLD_MAX: Final = 10_000
-"""Lines that are remembered, so that they are not printed again."""
+"""Most lines that are remembered, so that they are not printed again."""
 _SERVER: Final = "Magnetar"
-"""What servers of ours say first of themselves."""
+"""First word of the server version that Magnetar brokers report."""
 
 Say = Callable[[str], None]
 
@@ -53,7 +54,7 @@ class Migration:
     def __init__(
         self, asked: Asked, directory: StateDirectory, source: Side, target: Side, say: Say
     ) -> None:
-        """`directory`: locked. `say`: prints a line."""
+        """Prepare a migration. `directory` must be locked. `say` prints a line."""
         self._asked = asked
         self._directory = directory
         self._source = source
@@ -72,13 +73,13 @@ class Migration:
         self._entries_told: dict[TopicName, int] = {}
 
     async def run(self, *, is_cut_over: bool) -> Report:
-        """Follow the source until the cut-over is asked for, and carry it out.
+        """Follow the source until the cut-over is requested, and perform it.
 
         Args:
-            is_cut_over: it is asked for now.
+            is_cut_over: request the cut-over now.
 
         Raises:
-            SdkError, DeployError: a person must do something.
+            SdkError, DeployError: an operator must do something.
         """
         await self._source.check()
         await self._target.check()
@@ -106,7 +107,7 @@ class Migration:
             self._save()
 
     async def let_go(self) -> None:
-        """End a migration whose cut-over is done: delete what held messages.
+        """Finish a migration whose cut-over is done: delete the subscriptions that held messages.
 
         Raises:
             BrokerUnreachableError: a cluster does not answer.
@@ -134,7 +135,7 @@ class Migration:
         await self._end_copies()
         self._directory.cut_over_ended()
         if is_moved_whole(report):
-            # First noted, then done: a process that comes after a kill does not begin anew.
+            # Recorded first, done second: a process after a kill does not start over.
             self._directory.remember(self._asked.model_copy(update={"is_done": True}))
             await let_go(self._source, self._target, list(self._copies))
         return report
@@ -152,14 +153,14 @@ class Migration:
         )
         return await cut_over.run()
 
-    # Topics that come and go
+    # New and deleted topics
 
     async def _scan(self) -> None:
-        """Have copies of all topics that the source has now.
+        """Start copies of all topics that the source has now.
 
         Raises:
             BrokerUnreachableError: a cluster does not answer.
-            DeployError: a person must do something.
+            DeployError: an operator must do something.
         """
         async with self._scanning:
             found = await inventory(self._source, self._asked.namespaces)
@@ -204,9 +205,10 @@ class Migration:
     # The ticker
 
     async def _tick(self) -> None:
-        """
+        """Save, report and look for topics periodically, until cancelled.
+
         Raises:
-            DeployError: of a copy that cannot go on.
+            DeployError: a copy cannot continue.
         """
         ticks = 0
         while True:
@@ -238,7 +240,7 @@ class Migration:
                 self._directory.append(topic, "", anew=True)
             copy.save(partial(self._directory.append, topic))
 
-    # What is told
+    # Printed lines
 
     def _tell_plan(self) -> None:
         found = self._found

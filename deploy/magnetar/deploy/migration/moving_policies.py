@@ -1,7 +1,7 @@
-"""Policies and permissions: set at the target in the end, and compared.
+"""Policies and permissions: set at the target in the last step, and compared.
 
-A policy that the target refuses or does not know stops nothing: it is told in one line, and counts
-as a difference.
+A policy that the target refuses or does not know stops nothing: it is reported in one line, and
+counts as a difference.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,12 +27,12 @@ from magnetar.deploy.migration.selection import Clusters, TopicPlan, tenant_body
 from magnetar.deploy.migration.sides import Side, is_refusal
 
 _OFF: Final = 405
-"""Status of a cluster that has policies of topics switched off."""
+"""HTTP status of a cluster whose topic policies are switched off."""
 _DISPATCH_RATE: Final = "dispatchRate"
 
 
 class PolicyMove:
-    """Sets policies at the target by those of the source, and compares them."""
+    """Sets policies at the target as they are at the source, and compares them."""
 
     def __init__(self, source: Side, target: Side, clusters: Clusters, report: Report) -> None:
         self._source = source
@@ -41,7 +41,7 @@ class PolicyMove:
         self._report = report
 
     async def move(self, found: Inventory) -> None:
-        """Set and compare everything that is no message, topic, schema or subscription.
+        """Set and compare everything but messages, topics, schemas and subscriptions.
 
         Raises:
             BrokerUnreachableError: one of the clusters does not answer.
@@ -103,7 +103,7 @@ class PolicyMove:
                 )
 
     async def _set(self, base: str, settings: Iterable[Setting]) -> dict[str, str]:
-        """Set policies; returns why the target refuses some."""
+        """Set policies; return the target's reasons for refusing some, by name."""
         refused = {}
         for each in settings:
             try:
@@ -115,7 +115,7 @@ class PolicyMove:
     # Topics
 
     async def _move_topic(self, plan: TopicPlan) -> bool:
-        """Set the policies of one topic; returns whether the source has policies of topics."""
+        """Set the policies of one topic; return whether the source has topic policies at all."""
         path = topic_path(plan.name)
         try:
             wanted = await self._of_topic(path)
@@ -146,7 +146,7 @@ class PolicyMove:
         return True
 
     async def _of_topic(self, path: str) -> dict[str, Setting]:
-        """The policies that a topic has at the source, by their names."""
+        """Return the policies that a topic has at the source, by name."""
         found: dict[str, Setting] = {}
         for policy in TOPIC_POLICIES:
             setting = topic_setting(
@@ -159,7 +159,7 @@ class PolicyMove:
         return found
 
     async def move_subscription_rate(self, topic: TopicPlan, subscription: str) -> None:
-        """Set the dispatch rate that a subscription has of its own, if it has one.
+        """Set a subscription's own dispatch rate, if it has one.
 
         Raises:
             BrokerUnreachableError: one of the clusters does not answer.
@@ -181,7 +181,8 @@ class PolicyMove:
         )
 
     async def _optional(self, path: str) -> Any:
-        """What the source has there; None: nothing, or it does not know the path."""
+        """Return the value at a path of the source; None if there is none, or the source does not
+        know the path."""
         try:
             return await self._source.get(path)
         except RequestRefusedError as error:

@@ -1,7 +1,7 @@
 """Subscriptions: read at the source, set at the target, and compared.
 
-Nothing at the source changes but for its redelivery counts: where a consumer has to look at a
-backlog, it acknowledges nothing. Nobody else may be connected then.
+Nothing at the source changes but its redelivery counts: a consumer that reads a backlog
+acknowledges nothing. No other consumer may be connected meanwhile.
 """
 
 import asyncio
@@ -29,24 +29,24 @@ from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import TopicName
 
 LOOK_BYTES_MAX: Final = 8 << 20
-"""About how much of a backlog may be in memory while it is looked at."""
+"""About how many bytes of a backlog may be in memory while it is read."""
 LOOK_IDLE_S: Final = 2.0
-"""Without a message for so long, the cluster is asked how much of the backlog is left."""
+"""Seconds without a message after which the cluster is asked how much of the backlog is left."""
 LOOK_TRIES: Final = 30
-"""How often it is asked before we give up."""
+"""Most such questions in a row before the read fails."""
 _STATS: Final = {"getPreciseBacklog": "true", "subscriptionBacklogSize": "false"}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A topic or partition, with what is known of its copies."""
+    """A topic or partition, and the position map of its copies."""
 
     topic: TopicName
     copied: PositionMap
 
 
 async def subscriptions_at(side: Side, topic: TopicName) -> Mapping[str, Told]:
-    """Return what a cluster tells of a topic's subscriptions, by name.
+    """Return what a cluster reports about a topic's subscriptions, by name.
 
     Raises:
         BrokerUnreachableError: it does not answer.
@@ -60,10 +60,10 @@ async def subscriptions_at(side: Side, topic: TopicName) -> Mapping[str, Told]:
 async def state_at_source(
     source: Side, part: Part, told: Told, *, keeps_parts: bool
 ) -> SubscriptionState:
-    """Return everything that the source knows of a subscription.
+    """Return the complete state of a subscription at the source.
 
     Raises:
-        SdkError, DeployError: it cannot be had now.
+        SdkError, DeployError: it cannot be read now.
     """
     state = told.state
     if is_told_by_statistics(told, part.copied, keeps_parts=keeps_parts):
@@ -132,7 +132,7 @@ async def _happened(news: asyncio.Event, within_s: float) -> bool:
 async def set_at_target(
     target: Side, topic: TopicName, state: SubscriptionState, wanted: Moved
 ) -> None:
-    """Have a subscription at the target, in the state that it has at the source.
+    """Create or reset a subscription at the target, in the state that it has at the source.
 
     Raises:
         SdkError, DeployError: it cannot be set now.
@@ -189,7 +189,7 @@ async def _reset(
 async def compare_subscription(
     target: Side, part: Part, state: SubscriptionState, wanted: Moved, report: Report
 ) -> None:
-    """Read at the target what is acknowledged, and compare.
+    """Read the subscription's state at the target, and compare it.
 
     Raises:
         SdkError, DeployError: it cannot be read now.

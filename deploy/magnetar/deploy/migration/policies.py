@@ -1,8 +1,9 @@
-"""Policies: which requests set at the target what the source has, and what the target lacks. Pure.
+"""Policies: the requests that set the source's policies at the target, and what the target lacks.
+Pure.
 
 A namespace's policies come as one document (`GET /namespaces/{t}/{ns}`), those of a topic one by
-one. Which of them the target knows, and under which path each is set, is the broker's own table
-(`broker.policies.table`). What is not in it is told, one line each.
+one. The broker's own table (`broker.policies.table`) says which of them the target knows, and under
+which path each is set. A policy that is not in it is reported in one line.
 
 Source: pulsar-admin sheet, sections 8.2, 8.3 and 9.4.
 """
@@ -16,7 +17,7 @@ from magnetar.broker.policies.table import POLICIES, Policy
 from magnetar.deploy.migration.selection import Clusters
 
 DURING: Final = "ALWAYS_COMPATIBLE"
-"""Compatibility of schemas in namespaces of the target until the end: the source has accepted the
+"""Schema compatibility in namespaces of the target until the cut-over: the source has accepted the
 schemas already, perhaps under other rules."""
 
 COMPATIBILITY_PATH: Final = "schemaCompatibilityStrategy"
@@ -26,7 +27,7 @@ _BY_KEY: Final[Mapping[str, Policy]] = {
 }
 _OTHERS: Final = frozenset(
     {
-        "auth_policies",  # permissions are moved by themselves
+        "auth_policies",  # permissions are moved separately
         "replication_clusters",
         "allowed_clusters",
         "bundles",
@@ -42,7 +43,7 @@ _OTHERS: Final = frozenset(
 _FORMER_RATES: Final = ("clusterDispatchRate", "topicDispatchRate")
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 _FALSE_IS_UNSET: Final = ("schemaValidationEnforced", "dispatcherPauseOnAckStatePersistent")
-"""Policies of topics that Pulsar shows as false where they are not set."""
+"""Topic policies that Pulsar shows as false where they are not set."""
 
 TOPIC_POLICIES: Final[Sequence[Policy]] = tuple(each for each in POLICIES if each.topic)
 QUOTAS: Final = "backlogQuotaMap"
@@ -82,7 +83,7 @@ _OF_PULSAR: Final = (
 TOPIC_ONLY_AT_SOURCE: Final = tuple(
     name for name in _OF_PULSAR if name not in {each.topic for each in POLICIES}
 )
-"""Policies of topics that Apache Pulsar has, and the target's table has not."""
+"""Topic policies that Apache Pulsar has, but the target's table does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +93,23 @@ class Setting:
     name: str
     method: str
     path: str
-    """Behind the namespace or topic."""
+    """Path below that of the namespace or topic."""
     body: Any
     query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPlan:
-    """What is to be set, and what to tell about the rest."""
+    """The settings to make, and notes about the rest."""
 
     settings: tuple[Setting, ...]
     unknown: tuple[str, ...] = ()
-    """Names, with values, that the target does not have."""
+    """Names, with values, of policies that the target does not have."""
     notes: tuple[str, ...] = ()
 
 
 def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPlan:
-    """Return how to set the policies of a namespace."""
+    """Return the plan for the policies of a namespace."""
     settings: list[Setting] = []
     notes: list[str] = []
     for key, value in _values(document, clusters.source):
@@ -139,18 +140,20 @@ def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPla
 
 
 def compatibility_setting(document: Mapping[str, Any]) -> Setting:
-    """Return how to give a namespace the source's schema compatibility, in place of `DURING`."""
+    """Return the setting of a namespace's schema compatibility as at the source, in place of
+    `DURING`."""
     value = document.get(_COMPATIBILITY) or UNSET[_COMPATIBILITY]
     return Setting(_COMPATIBILITY, "PUT", COMPATIBILITY_PATH, value)
 
 
 def is_set(key: str, value: Any) -> bool:
-    """Return whether a value in a document of policies says anything."""
+    """Return whether a value in a document of policies is set."""
     return value not in _NOTHING and value is not False and value != UNSET.get(key)
 
 
 def _values(document: Mapping[str, Any], cluster: str) -> Iterator[tuple[str, Any]]:
-    """The policies that are set and have a path of their own. Rates are of the cluster itself."""
+    """Yield the policies that are set and have a path of their own. Rates are those of the cluster
+    itself."""
     for key, policy in _BY_KEY.items():
         value = document.get(key)
         if policy.is_per_cluster and isinstance(value, Mapping):
@@ -162,7 +165,7 @@ def _values(document: Mapping[str, Any], cluster: str) -> Iterator[tuple[str, An
 
 
 def quota_settings(quotas: Any) -> Iterable[Setting]:
-    """Return how to set quotas of the backlog, by their types."""
+    """Return the settings of backlog quotas, by their types."""
     for kind, quota in _quotas(quotas).items():
         yield Setting(
             f"backlogQuota {kind}", "POST", "backlogQuota", quota, {"backlogQuotaType": kind}
@@ -178,8 +181,8 @@ def comparable(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
 
 
 def _quotas(quotas: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Quotas by their types, without the former name of `limitSize`, which Pulsar writes beside
-    it."""
+    """Return quotas by their types, without the former name of `limitSize`, which Pulsar writes as
+    well."""
     return {
         kind: {
             name: value
@@ -191,7 +194,7 @@ def _quotas(quotas: Any) -> Mapping[str, Mapping[str, Any]]:
 
 
 def topic_setting(policy: Policy, value: Any, clusters: Clusters) -> Setting | None:
-    """Return how to set a policy of a topic; None: there is nothing to set."""
+    """Return the setting of a topic's policy; None if there is nothing to set."""
     if (
         value in _NOTHING
         or value == policy.unset
@@ -209,7 +212,7 @@ def topic_setting(policy: Policy, value: Any, clusters: Clusters) -> Setting | N
 
 
 Grants = Mapping[str, Sequence[str]]
-"""Actions by role; of subscriptions, roles by subscription."""
+"""Actions by role; for subscriptions, roles by subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +225,7 @@ class Permissions:
 
 
 def permissions_in(document: Mapping[str, Any]) -> Permissions:
-    """Return the permissions in a document of policies, which releases write differently."""
+    """Return the permissions in a document of policies, whose form differs between releases."""
     found = document.get("auth_policies") or {}
     topics = found.get("destination_auth") or found.get("topic_auth") or {}
     return Permissions(

@@ -5,8 +5,8 @@ a list of *runs*: entries that follow each other at the source and at the target
 either side begins a new ledger, or where the source has an entry that is not copied (the end of a
 transaction, a marker). 1,000,000 entries in ledgers of 50,000 make about 40 runs; 48 bytes each.
 
-The map is a cache: each entry at the target says its place at the source, so the map can be built
-again by reading the target.
+The map is a cache: each entry at the target states its place at the source, so reading the target
+rebuilds the map.
 """
 
 from array import array
@@ -20,7 +20,7 @@ _NUMBERS: Final = 6
 
 
 class Interval(NamedTuple):
-    """Positions behind `after`, up to `through`, which is part of it."""
+    """Positions after `after`, up to and including `through`."""
 
     after: Position
     through: Position
@@ -35,7 +35,7 @@ class EntryRange(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """How many entries."""
+        """Number of entries."""
         return self.last - self.first + 1
 
     @property
@@ -67,18 +67,18 @@ class PositionMap:
         """Index of the first run that has changed since it was saved."""
         self.entries = 0
         self.messages = 0
-        """Messages in the entries: a batch has several."""
+        """Number of messages in the entries: a batch has several."""
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear the map."""
         self.__init__()  # type: ignore[misc]  # the empty state is that of a new map
 
     @property
     def last(self) -> Copied | None:
-        """The last entry; None: there is none."""
+        """The last entry; None if the map is empty."""
         if not self._counts:
             return None
         ahead = self._counts[-1] - 1
@@ -88,7 +88,7 @@ class PositionMap:
         )
 
     def add(self, source: Position, target: Position, messages: int) -> None:
-        """Note the entry that was copied next."""
+        """Add the next copied entry."""
         last = self.last
         assert last is None or (source > last.source and target > last.target), "copies ascend"
         self.entries += 1
@@ -117,7 +117,7 @@ class PositionMap:
     # From the source to the target
 
     def floor(self, source: Position) -> Position | None:
-        """Return the place of the last copied entry at or before a position; None: there is
+        """Return the place of the last copied entry at or before a position; None if there is
         none."""
         at = self._run_of(source)
         if at < 0:
@@ -128,7 +128,7 @@ class PositionMap:
         return Position(self._target_ledgers[at], self._target_firsts[at] + ahead)
 
     def exact(self, source: Position) -> Position | None:
-        """Return the place of an entry; None: it was not copied."""
+        """Return the place of an entry; None if it was not copied."""
         at = self._run_of(source)
         if at < 0 or source.ledger_id != self._source_ledgers[at]:
             return None
@@ -158,12 +158,12 @@ class PositionMap:
             at += 1
 
     def has_batches_behind(self, source: Position) -> bool:
-        """Whether any entry behind a position may hold several messages."""
+        """Return whether any entry after a position may hold several messages."""
         start = max(0, self._run_of(source))
         return any(self._messages[at] > self._counts[at] for at in range(start, len(self)))
 
     def _run_of(self, source: Position) -> int:
-        """Index of the last run that begins at or before a position; -1: none does."""
+        """Return the index of the last run that begins at or before a position; -1 if none does."""
         starts = self._source_ledgers, self._source_firsts
         return (
             bisect_right(
@@ -175,7 +175,7 @@ class PositionMap:
     # At the target
 
     def open_ranges(self, mark: Position, acked: Iterable[Interval]) -> Sequence[EntryRange]:
-        """Return which entries at the target are not acknowledged, in one canonical form.
+        """Return the entries at the target that are not acknowledged, in one canonical form.
 
         Args:
             mark: position at the target; everything up to it is acknowledged.
@@ -206,11 +206,11 @@ class PositionMap:
                 begin = Position(ledger_id, through.entry_id + 1)
         return found
 
-    # Saved
+    # The saved form
 
     def unsaved_lines(self) -> str:
-        """Return the runs that have changed since the last call, a line each: to be appended to
-        the file. A line replaces the one before it that begins at the same place."""
+        """Return the runs that have changed since the last call, a line each, to be appended to the
+        file. A line replaces the previous one if both begin at the same place."""
         columns = self._columns()
         lines = [
             " ".join(str(column[at]) for column in columns) + "\n"
@@ -220,13 +220,13 @@ class PositionMap:
         return "".join(lines)
 
     def all_is_unsaved(self) -> None:
-        """Have the next `unsaved_lines` return everything."""
+        """Make the next `unsaved_lines` return everything."""
         self._unsaved = 0
 
     @classmethod
     def of_lines(cls, text: str) -> "PositionMap":
-        """Read what was saved. What stands behind a line that is torn or out of order is left out:
-        it can be read from the target."""
+        """Read the saved lines, up to the first one that is torn or out of order. The rest can be
+        read from the target."""
         found = cls()
         for line in text.splitlines(keepends=True):
             numbers = _numbers(line)
@@ -258,7 +258,7 @@ def _follows(before: Position, position: Position) -> bool:
 
 
 def _join(found: list[EntryRange], more: EntryRange) -> None:
-    """Append a range, or lengthen the last one if it begins where that ends."""
+    """Append a range, or extend the last one if the two are adjacent."""
     if found and (found[-1].ledger_id, found[-1].last + 1) == (more.ledger_id, more.first):
         found[-1] = EntryRange(more.ledger_id, found[-1].first, more.last)
     else:

@@ -1,7 +1,7 @@
 """A consumer and a producer of whole entries, as they are stored.
 
 Applications get messages; a migration moves entries: a batch stays a batch, and nothing is
-decompressed or decrypted. Both end with the connection; whoever uses them begins anew.
+decompressed or decrypted. Both clients end with the connection; the caller then makes new ones.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from magnetar.sdk.wire import (
 from magnetar.sdk.wire import pulsar_pb2 as pb
 
 ACKS_AT_ONCE: Final = 1_000
-"""Ids in one acknowledgement."""
+"""Most ids in one acknowledgement."""
 
 
 class RawEntry(NamedTuple):
@@ -33,11 +33,11 @@ class RawEntry(NamedTuple):
     payload: bytes
     metadata: MessageMetadata
     words: tuple[int, ...]
-    """The ack_set; empty: no message of the entry is acknowledged."""
+    """The ack_set; empty if no message of the entry is acknowledged."""
 
     @property
     def messages(self) -> int:
-        """Messages in the entry."""
+        """Number of messages in the entry."""
         return max(1, self.metadata.num_messages_in_batch)
 
 
@@ -47,7 +47,8 @@ class RawConsumer:
     def __init__(
         self, connection: Connection, consumer_id: int, on_news: Callable[[], None]
     ) -> None:
-        """`on_news`: entries have come, or the consumer is lost."""
+        """Make a consumer that is not attached. `on_news` is called when entries have arrived, or
+        the consumer is lost."""
         self._connection = connection
         self._id = consumer_id
         self._on_news = on_news
@@ -65,10 +66,10 @@ class RawConsumer:
         """Subscribe, Exclusive. A subscription that does not exist begins at the first message.
 
         Args:
-            start: of a subscription that is not durable: the first entry.
+            start: the first entry of a subscription that is not durable.
 
         Raises:
-            SdkError: it is refused, or the connection is lost.
+            SdkError: the broker refuses it, or the connection is lost.
         """
         connection = self._connection
         request_id = connection.next_request_id()
@@ -97,7 +98,8 @@ class RawConsumer:
             raise
 
     def check(self) -> None:
-        """
+        """Check that the consumer is not lost.
+
         Raises:
             SdkError: the consumer is lost.
         """
@@ -105,7 +107,7 @@ class RawConsumer:
             raise self._failure
 
     def flow(self, messages: int) -> None:
-        """Let the broker send so many more messages."""
+        """Permit the broker to send that many more messages."""
         command = pb.CommandFlow(consumer_id=self._id, messagePermits=messages)
         self._connection.send(BaseCommand(type=BaseCommand.FLOW, flow=command))
 
@@ -115,11 +117,11 @@ class RawConsumer:
         return bool(self._entries)
 
     def take(self) -> RawEntry:
-        """Return the entry that came first."""
+        """Return the oldest waiting entry."""
         return self._entries.popleft()
 
     async def last_position(self) -> Position:
-        """Return the position of the topic's last entry; `EARLIEST`: it has none.
+        """Return the position of the topic's last entry; `EARLIEST` if it has none.
 
         Raises:
             SdkError: the connection is lost.
@@ -149,10 +151,11 @@ class RawConsumer:
     async def acknowledge(
         self, positions: Iterable[Position], parts: "Iterable[tuple[Position, PartOfBatch]]"
     ) -> None:
-        """Acknowledge entries one by one, and messages of batches; returns when all are taken.
+        """Acknowledge entries one by one, and messages of batches; return when the broker has
+        accepted all.
 
         Raises:
-            SdkError: they are not taken.
+            SdkError: the broker does not accept them.
         """
         ids: list[pb.MessageIdData] = []
         for position in positions:
@@ -186,7 +189,7 @@ class RawConsumer:
             raise service_error(answer.ackResponse.error, str(answer.ackResponse.message))
 
     async def close(self) -> None:
-        """Give the consumer up; what is not acknowledged is delivered again."""
+        """Close the consumer; unacknowledged entries will be delivered again."""
         connection = self._connection
         if connection.consumers.pop(self._id, None) is None or not connection.is_open:
             return
@@ -202,7 +205,7 @@ class RawConsumer:
     # From the connection
 
     def on_messages(self, messages: list[tuple[pb.CommandMessage, bytes]]) -> None:
-        """Entries have come."""
+        """Take arrived entries."""
         for command, payload in messages:
             position = position_of(command.message_id)
             try:
@@ -220,13 +223,13 @@ class RawConsumer:
         self._on_news()
 
     def on_active_change(self, is_active: bool) -> None:
-        """Exclusive consumers are always active."""
+        """Do nothing: an Exclusive consumer is always active."""
 
     def on_end_of_topic(self) -> None:
-        """The topic was terminated; what it has comes all the same."""
+        """Do nothing: a terminated topic still delivers its entries."""
 
     def on_session_lost(self, connection: Connection) -> None:
-        """The connection is lost, or the broker has closed the consumer."""
+        """Fail: the connection is lost, or the broker has closed the consumer."""
         reason = connection.failure or BrokerUnavailableError(
             f"{connection.name} has closed the consumer"
         )
@@ -239,7 +242,7 @@ class RawConsumer:
 
 
 class Receipt(NamedTuple):
-    """What the target says of a copy that it has stored."""
+    """The target's confirmation that it stored a copy: the places of the entry on both sides."""
 
     source: Position
     target: Position
@@ -262,11 +265,11 @@ class RawProducer:
         self._failure: SdkError | None = None
 
     async def attach(self, topic: TopicName, name: str) -> None:
-        """Have a producer at the target. The answer comes when nothing of a former producer of that
-        name is being stored any more.
+        """Create the producer at the target. The broker answers once no write of a former producer
+        of that name is under way.
 
         Raises:
-            SdkError: it is refused, or the connection is lost.
+            SdkError: the broker refuses it, or the connection is lost.
         """
         connection = self._connection
         request_id = connection.next_request_id()
@@ -292,7 +295,8 @@ class RawProducer:
         return self._connection.message_bytes_max
 
     def check(self) -> None:
-        """
+        """Check that the producer is not lost.
+
         Raises:
             SdkError: the producer is lost, or a copy was refused.
         """
@@ -315,7 +319,7 @@ class RawProducer:
         )
 
     def detach(self) -> None:
-        """Give the producer up."""
+        """Close the producer."""
         connection = self._connection
         if connection.producers.pop(self._id, None) is None or not connection.is_open:
             return
@@ -327,7 +331,7 @@ class RawProducer:
     # From the connection
 
     def on_receipts(self, receipts: list[pb.CommandSendReceipt]) -> None:
-        """Copies are stored. Their receipts name them by their places at the source."""
+        """Take receipts for stored copies. They name copies by their places at the source."""
         self._on_receipts(
             [
                 Receipt(
@@ -339,25 +343,25 @@ class RawProducer:
         )
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
-        """A copy was refused: nothing behind it is taken either."""
+        """Fail: the target refused a copy, and accepts none after it."""
         self.fail(service_error(error.error, str(error.message)))
 
     def on_session_lost(self, connection: Connection) -> None:
-        """The connection is lost, or the broker has closed the producer."""
+        """Fail: the connection is lost, or the broker has closed the producer."""
         self.fail(
             connection.failure
             or BrokerUnavailableError(f"{connection.name} has closed the producer")
         )
 
     def fail(self, error: SdkError) -> None:
-        """End it; `check` tells why."""
+        """End the producer; `check` raises the error."""
         if self._failure is None:
             self._failure = error
             self._on_lost()
 
 
 def position_of(message_id: pb.MessageIdData) -> Position:
-    """Return the position in a message id. What stands for "before the first" comes as a large
+    """Return the position in a message id. The position before the first entry arrives as a large
     unsigned number."""
     return Position(_signed(message_id.ledgerId), _signed(message_id.entryId))
 

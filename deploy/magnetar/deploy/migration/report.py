@@ -1,4 +1,4 @@
-"""What differs between source and target when everything is moved. Pure."""
+"""The differences between source and target after everything is moved. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 LINES_MAX: Final = 1_000
-"""Differences that are listed; all are counted."""
+"""Most differences that are listed; all are counted."""
 
 _EMPTY: Final[tuple[Any, ...]] = (None, 0, -1, False, "", [], {})
-"""Values that mean the same as a value that is not there."""
+"""Values that are equivalent to a missing value."""
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -30,10 +30,11 @@ def is_same(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not the same."""
+    """One difference between source and target."""
 
     kind: str
-    """tenant, policy, permission, topic, schema, messages, subscription, backlog"""
+    """tenant, policy, topic policy, permission, topic, schema, messages, subscription, backlog,
+    position, batch holes"""
     name: str
     source: Any
     target: Any
@@ -55,11 +56,11 @@ class Report:
     """Counts of what was compared, and what differs."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """By kind: how many were compared."""
+    """Number of comparisons, by kind."""
     differences: list[Difference] = field(default_factory=list)
     differing: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """What a person should know, and is no difference."""
+    """Facts that an operator should know, but that are no differences."""
     messages: int = 0
     entries: int = 0
 
@@ -73,7 +74,8 @@ class Report:
         *,
         same: bool | None = None,
     ) -> None:
-        """Count one thing. `same`: whether it is; None: if the values mean the same."""
+        """Count one comparison. `same` says whether the two are the same; None compares the
+        values."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if is_same(source, target) if same is None else same:
             return

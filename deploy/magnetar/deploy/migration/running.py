@@ -1,4 +1,4 @@
-"""`magnetar migrate` as a process: state directory, the two sides, and what is printed."""
+"""`magnetar migrate` as a process: state directory, the two sides, and the printed lines."""
 
 import asyncio
 import sys
@@ -27,10 +27,10 @@ def run(
     state: Path,
     is_cut_over: bool,
 ) -> int:
-    """Run one process of a migration; returns the exit status. See `cli_migrate.py`.
+    """Run one process of a migration; return the exit status. See `cli_migrate.py`.
 
     Raises:
-        DeployError: a person must do something, or source and target differ.
+        DeployError: an operator must do something, or source and target differ.
     """
     configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
     names = namespaces_wanted(namespaces)
@@ -80,7 +80,9 @@ def _run(asked: Asked, directory: StateDirectory, *, is_cut_over: bool) -> int:
 
 
 async def _migrate(asked: Asked, directory: StateDirectory, *, is_cut_over: bool) -> Report | None:
-    """
+    """Run the migration, or finish one whose cut-over is done; return the report, None in the
+    latter case.
+
     Raises:
         SdkError, DeployError
     """
@@ -108,6 +110,6 @@ async def _migrate(asked: Asked, directory: StateDirectory, *, is_cut_over: bool
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
+    """Print a line, and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""Schemas of the source at the target, and which version of each topic there is which here.
+"""Copies of the source's schemas at the target, and the version there for each version here.
 
-Versions are registered in their order before the first message, so they get the same numbers. That
-is not possible where the source has forgotten versions (a schema that was deleted): then the
-numbers in messages are translated, and the difference is told.
+Versions are registered in order before the first message, so they get the same numbers. That is
+impossible if the source has forgotten versions (a schema that was deleted). The numbers in messages
+are then translated, and the difference is reported.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ _VERSION_BYTES: Final = 8
 
 
 class SchemaRefusedError(MigrationDiffersError):
-    """The target does not take a schema of the source."""
+    """The target does not accept a schema of the source."""
 
 
 class SchemaCopies:
-    """The schemas of all topics; those of partitions are their topic's."""
+    """The schemas of all topics. Partitions share the schemas of their topic."""
 
     def __init__(self, source: Side, target: Side) -> None:
         self._source = source
@@ -33,12 +33,12 @@ class SchemaCopies:
         self._locks: dict[TopicName, asyncio.Lock] = {}
 
     def known(self, topic: TopicName, version: bytes) -> bytes | None:
-        """Return the version at the target for one in a message; None: it is not known yet."""
+        """Return the version at the target for one in a message; None if it is not known yet."""
         return self._versions.get(topic.partitioned, {}).get(version)
 
     async def version_there(self, topic: TopicName, version: bytes) -> bytes:
-        """Return the version at the target for one in a message. A version that the source does not
-        know any more is kept as it is.
+        """Return the version at the target for one in a message. A version that the source no
+        longer knows is kept as it is.
 
         Raises:
             SdkError: one of the clusters does not answer.
@@ -51,7 +51,7 @@ class SchemaCopies:
         )
 
     async def copy(self, topic: TopicName) -> dict[bytes, bytes]:
-        """Register all versions that the source has; returns the target's version for each.
+        """Register all versions that the source has; return the target's version for each.
 
         Args:
             topic: a topic or partition that exists.
@@ -70,7 +70,8 @@ class SchemaCopies:
         return versions
 
     async def _single(self, topic: TopicName, version: bytes) -> bytes:
-        """A version that is not listed, but may be there."""
+        """Register a version that the source does not list but may have; return the target's
+        version."""
         versions = self._versions[topic.partitioned]
         async with self._locks[topic.partitioned]:
             if version not in versions:
@@ -106,7 +107,7 @@ class SchemaCopies:
         versions[version] = bytes(response.schema_version)
 
     async def _schema(self, topic: TopicName, version: bytes) -> pb.Schema | None:
-        """A version at the source, as it is; None: there is none."""
+        """Return a version of a schema at the source; None if there is none."""
         connection = await self._source.connection_for(topic)
         request_id = connection.next_request_id()
         answer = await connection.request(
@@ -140,5 +141,5 @@ async def versions_at(side: Side, topic: TopicName) -> list[dict[str, Any]]:
 
 
 def comparable(versions: list[dict[str, Any]]) -> list[Any]:
-    """Return what is to be the same on both sides."""
+    """Return the parts of the versions that must be the same on both sides."""
     return [[each["version"], each["type"], each["data"]] for each in versions]

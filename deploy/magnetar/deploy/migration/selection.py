@@ -1,4 +1,4 @@
-"""What is moved: which namespaces, topics and clusters. Pure."""
+"""Selection of the namespaces, topics and clusters to move. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _PARTS_OF_NAMESPACE: Final = 2
 
 
 def namespaces_wanted(text: str) -> tuple[str, ...]:
-    """Parse `tenant/namespace,…`; nothing: all.
+    """Parse `tenant/namespace,…`; an empty text means all namespaces.
 
     Raises:
         SettingsError: a name is of another form.
@@ -27,7 +27,7 @@ def namespaces_wanted(text: str) -> tuple[str, ...]:
 
 
 def chosen_namespaces(found: Iterable[str], wanted: Sequence[str]) -> Sequence[str]:
-    """Return which namespaces of a cluster are moved: the wanted ones, or all but its own.
+    """Return the namespaces to move: the wanted ones, or all but the cluster's own.
 
     Raises:
         SettingsError: the source has no such namespace.
@@ -42,7 +42,7 @@ def chosen_namespaces(found: Iterable[str], wanted: Sequence[str]) -> Sequence[s
 
 
 def is_own(namespace: str) -> bool:
-    """Return whether a namespace is a cluster's own, or of a form that is long gone."""
+    """Return whether a namespace is the cluster's own, or of an obsolete form."""
     tenant, _, rest = namespace.partition("/")
     is_heartbeat = ":" in rest
     return (
@@ -56,12 +56,12 @@ class TopicPlan:
 
     name: TopicName
     partitions: int = 0
-    """0: it is not partitioned."""
+    """Number of partitions; 0 if it is not partitioned."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parts(self) -> Sequence[TopicName]:
-        """The topics that hold its messages; none if it keeps none."""
+        """The topics that hold its messages; empty if it is not persistent."""
         if not self.name.is_persistent:
             return ()
         if not self.partitions:
@@ -72,12 +72,12 @@ class TopicPlan:
 def plain_topics(
     names: Iterable[str], partitioned: Iterable[str]
 ) -> tuple[Sequence[TopicName], Sequence[str]]:
-    """Return the topics of a namespace that are not partitioned; and lines about those that cannot
+    """Return the topics of a namespace that are not partitioned, and lines about those that cannot
     be moved.
 
     Args:
         names: full names of all topics, partitions one by one.
-        partitioned: full names of those that have partitions.
+        partitioned: full names of the partitioned topics.
     """
     parents = set(partitioned)
     found, refused = [], []
@@ -102,13 +102,13 @@ def plain_topics(
 
 
 def is_hidden(topic: str) -> bool:
-    """Return whether a topic is the cluster's own."""
+    """Return whether a topic is internal to the cluster."""
     return is_system_topic(topic) or topic.rpartition("/")[2].startswith("__")
 
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Names of clusters at the source, as they are at the target."""
+    """Translation of cluster names from the source to the target."""
 
     source: str
     target: str
@@ -116,7 +116,7 @@ class Clusters:
     """Clusters that the target knows."""
 
     def names(self, names: Iterable[str]) -> tuple[Sequence[str], Sequence[str]]:
-        """Translate a list; returns it, and the names that the target does not know."""
+        """Translate a list; return it, and the names that the target does not know."""
         found: list[str] = []
         unknown: list[str] = []
         for name in names:
@@ -128,7 +128,7 @@ class Clusters:
 def tenant_body(
     info: Mapping[str, Any], clusters: Clusters
 ) -> tuple[dict[str, Any], Sequence[str]]:
-    """Return a tenant's record as it is at the target, and the clusters that are left out."""
+    """Return a tenant's record for the target, and the clusters that are left out."""
     allowed, unknown = clusters.names(info.get("allowedClusters") or ())
     body = {
         "adminRoles": sorted(info.get("adminRoles") or ()),

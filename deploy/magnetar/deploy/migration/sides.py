@@ -23,15 +23,16 @@ _CONFLICT: Final = 409
 
 
 class Side:
-    """A cluster, by its URLs. `check` first, `close` at the end."""
+    """A cluster, addressed by its URLs. Call `check` first, and `close` at the end."""
 
     def __init__(self, what: str, url: str, admin_url: str, credentials: ClientCredentials) -> None:
-        """
+        """Prepare the clients of a cluster; makes no request.
+
         Args:
             what: `source` or `target`, for messages.
 
         Raises:
-            SettingsError: a URL of another form.
+            SettingsError: a URL has a wrong form.
         """
         self.what = what
         self.url = url
@@ -54,9 +55,9 @@ class Side:
         self._thread = ThreadPoolExecutor(1, f"admin-of-{what}")
         self._next_id = 0
         self.server_version = ""
-        """What a broker says of itself, when `check` has asked."""
+        """Version that a broker reports; set by `check`."""
         self.cluster = ""
-        """Name of the cluster, when `check` has asked for it."""
+        """Name of the cluster; set by `check`."""
 
     def next_id(self) -> int:
         """Return an id for a producer or consumer, unique on all connections."""
@@ -64,7 +65,7 @@ class Side:
         return self._next_id
 
     async def check(self) -> None:
-        """Ask both interfaces once, and learn the name of the cluster.
+        """Make one request to each interface, and learn the name of the cluster.
 
         Raises:
             BrokerUnreachableError: one of them does not answer, or refuses the credentials.
@@ -98,7 +99,7 @@ class Side:
         return found
 
     async def settings(self) -> dict[str, str]:
-        """Return the settings of a broker; none, if the role may not read them."""
+        """Return the settings of a broker; empty if the role may not read them."""
         try:
             return dict(await self.get("brokers/configuration/runtime") or {})
         except RequestRefusedError:
@@ -108,11 +109,11 @@ class Side:
         """Return a connection to the broker that owns a topic.
 
         Raises:
-            SdkError: none does just now, or it is not reachable.
+            SdkError: no broker owns it at present, or the owner is not reachable.
         """
         return await self._lookup.connection_for(str(topic))
 
-    # Over HTTP, behind /admin/v2/
+    # Over HTTP, below /admin/v2/
 
     async def ask(
         self,
@@ -121,11 +122,11 @@ class Side:
         body: object | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """Return the JSON that a request answers.
+        """Send a request, and return the JSON of the answer.
 
         Raises:
             RequestRefusedError: it is refused, with the status.
-            BrokerUnreachableError: nobody answers.
+            BrokerUnreachableError: no server answers.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
@@ -134,10 +135,10 @@ class Side:
         )
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
-        """Return the JSON of a GET; None: there is no such thing, or it is not set.
+        """Return the JSON of a GET; None if the resource does not exist, or is not set.
 
         Raises:
-            BrokerUnreachableError: nobody answers, or it is refused.
+            BrokerUnreachableError: no server answers, or it is refused.
         """
         try:
             found = await self.ask("GET", path, query=query)
@@ -153,10 +154,10 @@ class Side:
         body: object | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bool:
-        """Create something by a PUT; returns whether it was not there.
+        """Create a resource by a PUT; return False if it exists already.
 
         Raises:
-            BrokerUnreachableError: nobody answers, or it is refused.
+            BrokerUnreachableError: no server answers, or it is refused.
         """
         try:
             await self.ask("PUT", path, body, query)
@@ -173,7 +174,7 @@ class Side:
 
 
 def subscription_path(topic: TopicName, name: str) -> str:
-    """Return the path of a subscription behind /admin/v2/."""
+    """Return the path of a subscription below /admin/v2/."""
     return f"{topic_path(topic)}/subscription/{quote(name, safe='')}"
 
 

@@ -1,15 +1,14 @@
-"""The state directory of a migration: what was asked for, and how far copies have come.
+"""The state directory of a migration: its task, and the progress of the copies.
 
     lock              locked (flock) while a migration runs here
     migration.json    the URLs and namespaces, and whether the cut-over is done
     topics/NAME.runs  the position map of one topic or partition, appended
-    cut-over          there while a cut-over is asked for
+    cut-over          exists while a cut-over is requested
     report.txt, report.json   of the last comparison
 
-The position maps can be lost: they are read again from the target. All else is synced: after a
-power failure, a cut-over that is done must not begin again and take subscriptions back that clients
-have used since.
-See docs/operations/migration.md.
+The position maps may be lost: they are read again from the target. All other files are synced.
+After a power failure, a cut-over that is done must not start over and reset subscriptions that
+clients have used since. See docs/operations/migration.md.
 """
 
 import fcntl
@@ -29,12 +28,12 @@ from magnetar.sdk.wire import TopicName
 FORMAT: Final = 1
 """Stored on disk, never renumber."""
 _NAME_MAX: Final = 200
-"""Characters of a file's name; longer names of topics end in a digest."""
+"""Most characters in a file's name; longer names of topics end in a digest."""
 _DIGEST: Final = 32
 
 
 class Asked(BaseModel):
-    """What a migration is to do: migration.json."""
+    """The task of a migration: migration.json."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -44,22 +43,23 @@ class Asked(BaseModel):
     target: str
     target_admin: str
     namespaces: tuple[str, ...] = ()
-    """Empty: all."""
+    """Namespaces to move; empty for all."""
     is_done: bool = False
-    """The cut-over is done, and nothing differed."""
+    """Whether the cut-over is done, and nothing differed."""
 
 
 class StateDirectory:
-    """The files; between `lock` and `unlock` nobody else writes them."""
+    """The files of one migration; between `lock` and `unlock` no other process writes them."""
 
     def __init__(self, path: Path, disk: Disk | None = None) -> None:
-        """`disk`: has `path`; None: that of the operating system."""
+        """Name a state directory. `disk` is the disk that holds `path`; None for that of the
+        operating system."""
         self.path = path
         self._disk = SystemDisk() if disk is None else disk
         self._lock: IO[bytes] | None = None
 
     def lock(self) -> bool:
-        """Make the directory, and lock it; returns whether nobody else has it.
+        """Create the directory, and lock it; return False if another process has it.
 
         Raises:
             DataDirectoryError: it cannot be used.
@@ -81,22 +81,22 @@ class StateDirectory:
         return True
 
     def unlock(self) -> None:
-        """Let others use it."""
+        """Unlock the directory."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def locked_error(self) -> DataDirectoryLockedError:
-        """Return what to tell when another process has it."""
+        """Return the error for a directory that another process has locked."""
         return DataDirectoryLockedError(
             f"another migration runs in {self.path}: give --cut-over to end it, or choose another "
             "--state"
         )
 
-    # What was asked for
+    # The task
 
     def asked(self) -> Asked | None:
-        """Return what was asked for the last time; None: nothing.
+        """Return the task of the last call; None if there is none.
 
         Raises:
             DataDirectoryError: the file cannot be read, or is of a newer release.
@@ -119,7 +119,7 @@ class StateDirectory:
         return found
 
     def remember(self, asked: Asked) -> None:
-        """Write what was asked for."""
+        """Write the task."""
         self._replace("migration.json", asked.model_dump_json(indent=2) + "\n")
 
     def write_report(self, *, text: str, json_text: str) -> None:
@@ -133,36 +133,36 @@ class StateDirectory:
     # The signal to cut over
 
     def ask_to_cut_over(self) -> None:
-        """Leave word for the process that has the directory."""
+        """Request a cut-over from the process that has the directory."""
         (self.path / "cut-over").touch()
         self._disk.sync_directory(str(self.path))
 
     @property
     def is_cut_over_asked(self) -> bool:
-        """Whether somebody has."""
+        """Whether a cut-over is requested."""
         return (self.path / "cut-over").exists()
 
     def cut_over_ended(self) -> None:
-        """Take the word away."""
+        """Remove the request."""
         (self.path / "cut-over").unlink(missing_ok=True)
         self._disk.sync_directory(str(self.path))
 
     # Position maps
 
     def load(self, topic: TopicName) -> PositionMap:
-        """Return what is known of a topic."""
+        """Return the saved position map of a topic."""
         try:
             return PositionMap.of_lines(self._runs_path(topic).read_text("ascii", "replace"))
         except FileNotFoundError:
             return PositionMap()
 
     def append(self, topic: TopicName, lines: str, *, anew: bool = False) -> None:
-        """Append lines to a topic's map; `anew`: in place of all before."""
+        """Append lines to a topic's map; `anew` replaces all earlier lines."""
         with self._runs_path(topic).open("w" if anew else "a", encoding="ascii") as file:
             file.write(lines)
 
     def repair(self, topic: TopicName, copied: PositionMap) -> None:
-        """Write a map as a whole: the file may end in a torn line, and has replaced ones."""
+        """Write a map as a whole: the file may end in a torn line, and contain replaced ones."""
         copied.all_is_unsaved()
         self.append(topic, copied.unsaved_lines(), anew=True)
 
@@ -183,10 +183,10 @@ def wanted(
     target_admin: str,
     namespaces: tuple[str, ...],
 ) -> Asked:
-    """Return what to do, by the options and by what was asked for before.
+    """Return the task that results from the options and the saved task.
 
     Raises:
-        SettingsError: an option is missing, or other namespaces were meant before.
+        SettingsError: an option is missing, or the saved namespaces differ.
     """
     given = {
         "source": source,

@@ -1,11 +1,11 @@
-"""The state of a subscription: what the source says of it, and what that is at the target. Pure.
+"""The state of a subscription: as the source reports it, and translated to the target. Pure.
 
-A subscription has a mark (everything up to it is acknowledged), entries behind it that are
-acknowledged one by one, and batches of which some messages are. Clusters tell the first two in a
-topic's internal statistics (`markDeletePosition`, `individuallyDeletedMessages`); Magnetar shows at
-most 1,000 ranges there. Neither tells the third: it is seen by a consumer, in the `ack_set` of a
-message. So a subscription is read by a consumer, which acknowledges nothing, where statistics
-cannot say everything (`is_told_by_statistics`).
+A subscription has a mark (everything up to it is acknowledged), entries after it that are
+acknowledged one by one, and batches of which some messages are acknowledged. Clusters report the
+first two in a topic's internal statistics (`markDeletePosition`, `individuallyDeletedMessages`);
+Magnetar shows at most 1,000 ranges there. No cluster reports the third: only a consumer sees it, in
+the `ack_set` of a message. So where statistics are incomplete (`is_told_by_statistics`), a consumer
+reads the subscription, and acknowledges nothing.
 
 Source: pulsar-admin sheet, sections 9.5 and 9.6.
 """
@@ -19,11 +19,11 @@ from magnetar.deploy.migration.positions import EntryRange, Interval, PositionMa
 from magnetar.ledger.position import EARLIEST, Position
 
 HOLD: Final = "magnetar.migrate"
-"""Name of the subscriptions that the migration itself has on both sides: at the source it is read,
-and at both sides it holds messages until everything is moved."""
+"""Name of the migration's own subscriptions. At the source the migration reads it; on both sides it
+holds messages until everything is moved."""
 
 EARLIEST_BODY: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
-"""The place before the first message, over HTTP."""
+"""Position before the first message, in HTTP requests."""
 
 _INTERNAL: Final = (HOLD, "__compaction", "pulsar.dedup", "magnetar.geo.marks")
 _INTERNAL_PREFIX: Final = "pulsar.repl."
@@ -36,32 +36,33 @@ class PartOfBatch(NamedTuple):
     words: tuple[int, ...]
     """The ack_set: a bit for each message, 1 if it is not acknowledged."""
     messages: int
-    """In the batch."""
+    """Number of messages in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionState:
-    """What is acknowledged of a topic, in positions of the cluster that was asked."""
+    """The acknowledged part of a topic, in positions of the reporting cluster."""
 
     name: str
     mark: Position
     acked: tuple[Interval, ...] = ()
     parts: Mapping[Position, PartOfBatch] = field(default_factory=dict)
     backlog: int = 0
-    """Entries that are not acknowledged, as the cluster itself says."""
+    """Number of unacknowledged entries, as the cluster itself reports it."""
     is_replicated: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What statistics say of a subscription."""
+    """A subscription as the statistics report it."""
 
     state: SubscriptionState
     ranges_total: int
-    """Ranges of entries that are acknowledged one by one; more than are listed, perhaps."""
+    """Number of ranges of entries that are acknowledged one by one; perhaps more than are
+    listed."""
     consumers: tuple[str, ...]
-    """Names of those that are connected."""
+    """Names of the connected consumers."""
 
     @property
     def is_complete(self) -> bool:
@@ -70,14 +71,14 @@ class Told:
 
 
 def is_moved(name: str, stats: Mapping[str, Any]) -> bool:
-    """Return whether a subscription is one of an application, and outlives its consumers."""
+    """Return whether a subscription belongs to an application, and outlives its consumers."""
     if name in _INTERNAL or name.startswith(_INTERNAL_PREFIX):
         return False
     return bool(stats.get("isDurable", stats.get("durable", True)))
 
 
 def told_by(stats: Mapping[str, Any], internal: Mapping[str, Any]) -> Sequence[Told]:
-    """Return the subscriptions of one topic, by its statistics and internal statistics."""
+    """Return the subscriptions of one topic, from its statistics and internal statistics."""
     found = []
     for name, each in sorted((stats.get("subscriptions") or {}).items()):
         cursor = (internal.get("cursors") or {}).get(name)
@@ -109,8 +110,8 @@ def position_in(text: str) -> Position:
 
 
 def ranges_in(text: str) -> Sequence[Interval]:
-    """Parse ranges as Pulsar writes them: `[(1:2..1:5],(1:7..1:9]]`. A round bracket leaves its end
-    out, a square one takes it in."""
+    """Parse ranges as Pulsar writes them: `[(1:2..1:5],(1:7..1:9]]`. A round bracket excludes its
+    end, a square one includes it."""
     found = []
     for opening, *numbers, closing in _RANGE.findall(text):
         after_ledger, after_entry, through_ledger, through_entry = map(int, numbers)
@@ -124,11 +125,11 @@ def ranges_in(text: str) -> Sequence[Interval]:
 
 
 def is_told_by_statistics(told: Told, copied: PositionMap, *, keeps_parts: bool) -> bool:
-    """Return whether statistics say everything of a subscription.
+    """Return whether statistics show the complete state of a subscription.
 
     Args:
-        copied: of the topic, at the source.
-        keeps_parts: whether the cluster keeps which messages of a batch are acknowledged.
+        copied: position map of the topic.
+        keeps_parts: whether the cluster records which messages of a batch are acknowledged.
     """
     if not told.is_complete:
         return False
@@ -137,7 +138,7 @@ def is_told_by_statistics(told: Told, copied: PositionMap, *, keeps_parts: bool)
 
 
 class Seen:
-    """What a consumer that acknowledges nothing has seen of a subscription's backlog."""
+    """A subscription's backlog, as a consumer that acknowledges nothing has seen it."""
 
     def __init__(self, mark: Position) -> None:
         self._last = mark
@@ -146,7 +147,7 @@ class Seen:
         self.entries = 0
 
     def saw(self, position: Position, words: Sequence[int], messages: int) -> None:
-        """An entry was delivered. Positions ascend; what comes again is not counted twice."""
+        """Add a delivered entry. Positions ascend; a repeated entry is not counted twice."""
         if position <= self._last:
             return
         before = Position(position.ledger_id, position.entry_id - 1)
@@ -158,23 +159,23 @@ class Seen:
         self.entries += 1
 
     def acked(self, end: Position) -> tuple[Interval, ...]:
-        """What is acknowledged, up to the end of the topic."""
+        """Return the acknowledged intervals, up to the end of the topic."""
         rest = (Interval(self._last, end),) if end > self._last else ()
         return (*self._acked, *rest)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A subscription as it is to be at the target."""
+    """A subscription in positions of the target."""
 
     mark: Position | None
-    """None: nothing is acknowledged."""
+    """The mark; None if nothing is acknowledged."""
     acked: tuple[EntryRange, ...]
     parts: Mapping[Position, PartOfBatch]
 
     @property
     def intervals(self) -> list[Interval]:
-        """`acked`, as intervals."""
+        """The intervals of `acked`."""
         return [each.interval for each in self.acked]
 
 
@@ -190,6 +191,6 @@ def moved(state: SubscriptionState, copied: PositionMap) -> Moved:
 
 
 def expected_open(wanted: Moved, copied: PositionMap) -> Sequence[EntryRange]:
-    """Return which entries at the target are to be delivered."""
+    """Return the entries at the target that should be delivered."""
     mark = EARLIEST if wanted.mark is None else wanted.mark
     return copied.open_ranges(mark, wanted.intervals)

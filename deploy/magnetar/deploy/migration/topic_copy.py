@@ -1,10 +1,10 @@
 """The copy of one topic or partition: entries from the source to the target, in order, each once.
 
-What is at the target is learned from the target: each entry there says its place at the source. A
-session begins with a producer at the target (so that nothing of a former session is under way), and
-reads what the position map does not know yet. Then it reads the source behind that. Any error ends
-the session, and the next one begins in the same way; so it does not matter where the process is
-killed.
+The target itself shows what it has: each entry there states its place at the source. A session
+begins with a producer at the target, so that no write of a former session is under way. It then
+reads the entries at the target that the position map does not know yet. After that it reads the
+source from there on. Any error ends the session, and the next one begins in the same way; so the
+process may be killed anywhere.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ from magnetar.sdk.wire.errors import AuthenticationError, AuthorizationError
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 10.0
 READER: Final = "magnetar.migrate.reader"
-"""Name of the reader that looks at the target."""
+"""Name of the reader that reads the target."""
 
 
 class TooLargeError(MigrationDiffersError):
-    """The target takes no message of that size."""
+    """The target does not accept an entry of that size."""
 
 
 class _UnderWay(NamedTuple):
@@ -64,19 +64,20 @@ class TopicCopy:
         bytes_max: int,
         attaching: asyncio.Semaphore,
     ) -> None:
-        """
+        """Prepare the copy of one topic; connects to nothing.
+
         Args:
-            name: what the target calls the source.
-            copied: what the state directory knows.
-            bytes_max: about how much may be in memory.
-            attaching: bounds how many sessions begin at a time.
+            name: name of the source at the target.
+            copied: the position map from the state directory.
+            bytes_max: about how many bytes may be in memory.
+            attaching: bounds how many sessions begin at the same time.
         """
         self.topic = topic
         self.copied = copied
         self.problem = ""
-        """Why nothing is copied just now; empty: nothing is wrong."""
+        """Why nothing is copied at present; empty if there is no problem."""
         self.restarts = 0
-        """Raised when the map was begun anew: what is saved of it counts no more."""
+        """Number of times the map was begun anew: what was saved of it before is void."""
         self._source = source
         self._target = target
         self._name = name
@@ -89,13 +90,14 @@ class TopicCopy:
         self._under_way: deque[_UnderWay] = deque()
         self._credit = Credit(bytes_max)
         self._done: Position | None = None
-        """Everything up to it is at the target, or is not to be there."""
+        """Position at the source up to which everything is at the target, or is not to be
+        copied."""
         self._acked: Position | None = None
         self._sent: Position = START
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that has come from the source is stored, and acknowledged there."""
+        """Whether all entries received from the source are stored, and acknowledged there."""
         consumer = self._consumer
         return (
             consumer is not None
@@ -108,7 +110,7 @@ class TopicCopy:
         """Copy until cancelled.
 
         Raises:
-            DeployError: a person must do something; a repetition would not help.
+            DeployError: an operator must do something; a retry would not help.
         """
         failures = 0
         while True:
@@ -126,10 +128,11 @@ class TopicCopy:
             await asyncio.sleep(backoff(RETRY_S, failures, RETRY_S_MAX))
 
     async def _session(self) -> None:
-        """
+        """Run one session, until it is lost.
+
         Raises:
             SdkError: the session is lost.
-            DeployError: a person must do something.
+            DeployError: an operator must do something.
         """
         producer: RawProducer | None = None
         consumer: RawConsumer | None = None
@@ -160,25 +163,25 @@ class TopicCopy:
                 await consumer.close()
 
     async def _read_from_start(self) -> None:
-        """Have the source begin at the first message, whatever was acknowledged to an earlier
-        target: this one has nothing."""
+        """Make the source begin at the first message, whatever was acknowledged for an earlier
+        target: this target has nothing."""
         path = subscription_path(self.topic, HOLD)
         try:
             await self._source.ask("POST", f"{path}/resetcursor", EARLIEST_BODY)
         except RequestRefusedError as error:
             if not is_refusal(error, 404):
                 raise
-            # Not by a consumer: the namespace may let none create subscriptions.
+            # Not by a consumer: the namespace may not allow consumers to create subscriptions.
             await self._source.create(path, EARLIEST_BODY)
 
-    # What is there
+    # Entries at the target
 
     async def _recover(self, there: Connection) -> None:
-        """Learn what the target has that the map does not know.
+        """Add the entries at the target that the map lacks.
 
         Raises:
             SdkError: the target is lost.
-            MigrationDiffersError: it has entries of others.
+            MigrationDiffersError: it has entries of another origin.
         """
         consumer = RawConsumer(there, self._target.next_id(), self._news.set)
         known = self.copied.last
@@ -202,12 +205,13 @@ class TopicCopy:
             await consumer.close()
 
     def _begin_anew(self) -> None:
-        """The target has been emptied, or made anew: the map is of another topic."""
+        """Clear the map, which belongs to another topic: the target was emptied, or created
+        anew."""
         self.copied.clear()
         self.restarts += 1
 
     async def _read_target(self, consumer: RawConsumer, last: Position) -> bool:
-        """Read to the end; returns whether the map fits."""
+        """Read up to `last`; return whether the map agrees with the target."""
         credit = Credit(self._bytes_max)
         known = self.copied.last
         is_verified = known is None
@@ -233,7 +237,7 @@ class TopicCopy:
         return True
 
     async def _leave_alone(self) -> None:
-        """Hold no messages of a topic that nothing was copied to."""
+        """Delete the subscription that holds messages, if nothing was copied to the topic."""
         if self.copied.last is None:
             with contextlib.suppress(BrokerUnreachableError):
                 path = subscription_path(self.topic, HOLD)
@@ -277,13 +281,13 @@ class TopicCopy:
             await self._news.wait()
 
     def _offer(self, producer: RawProducer, entry: RawEntry, schema: bytes) -> None:
-        """Send the entry that comes next, if the target has not got it.
+        """Send the next entry, unless the target has it.
 
         Args:
-            schema: version of the message's schema at the target; empty: it has none.
+            schema: version of the message's schema at the target; empty if it has none.
 
         Raises:
-            TooLargeError: the target does not take it.
+            TooLargeError: the target does not accept it.
         """
         self._credit.received(entry.messages, len(entry.payload))
         if entry.position <= self._sent:
@@ -302,7 +306,7 @@ class TopicCopy:
         producer.send(copy, metadata)
 
     def _check_size(self, producer: RawProducer, position: Position, copy: bytes) -> None:
-        # The limit is for the payload alone: a chunk fills it wholly.
+        # The limit applies to the payload alone: a chunk may fill it exactly.
         _, body_at = split_payload(copy)
         size = len(copy) - body_at
         if size > producer.bytes_max:
@@ -316,7 +320,7 @@ class TopicCopy:
             awaited = self._under_way.popleft() if self._under_way else None
             if awaited is None or receipt.source != awaited.source or receipt.target[0] < 0:
                 assert self._producer is not None, "only it gets receipts"
-                # The next session learns from the target what is there.
+                # The next session reads from the target what it has.
                 self._producer.fail(
                     BrokerUnavailableError(
                         f"{self.topic}: the target receipted {receipt.source} at "
@@ -330,7 +334,7 @@ class TopicCopy:
         self._news.set()
 
     def save(self, write: Callable[[str], None]) -> None:
-        """Write what is new in the map, then acknowledge it at the source."""
+        """Write the new part of the map, then acknowledge it at the source."""
         lines = self.copied.unsaved_lines()
         if lines:
             write(lines)

@@ -1,1 +1,1 @@
-"""Auto-recovery: lost bookies are found, and every ledger regains its write quorum of copies."""
+"""Auto-recovery: finds lost bookies, and restores every ledger's write quorum of copies."""

@@ -1,8 +1,8 @@
-"""The auditor: one process of the cluster finds lost bookies and what is missing.
+"""The auditor: one process of the cluster finds lost bookies and missing copies.
 
-Every process of auto-recovery has one of these and stands for election; only the one that is
-elected works, for as long as it is (`term.py`). Losing the session, or sight of it, ends its work
-at once. Two of them for a moment do no harm: publishing an item twice changes nothing.
+Every process of auto-recovery has an `Auditor` and stands for election. Only the elected one works,
+for as long as it leads (`term.py`). Losing the session, or contact with the store, ends its work at
+once. Two auditors for a moment do no harm: publishing an item twice changes nothing.
 
 Source: auto-recovery, section 1.
 """
@@ -63,10 +63,11 @@ class Auditor:
         metrics: AuditorMetrics | None = None,
         root: str = "/ledgers",
     ) -> None:
-        """
+        """Make a candidate that does not stand yet.
+
         Args:
-            client: started; it stays the caller's.
-            name: what others see as the auditor's id.
+            client: started; the caller keeps it and closes it.
+            name: the auditor's id, as others see it.
         """
         self._store = store
         self._client = client
@@ -91,11 +92,11 @@ class Auditor:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it stands for election, or is elected."""
+        """Whether this process stands for election, or is elected."""
         return self._task is not None and not self._task.done()
 
     async def close(self) -> None:
-        """Stop, and let somebody else be elected."""
+        """Stop, so that another process can be elected."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -116,7 +117,7 @@ class Auditor:
                 await self._serve_term()
 
     async def _serve_term(self) -> None:
-        """Work as the auditor until this process is not the one any more."""
+        """Work as the auditor until another process may be elected."""
         _log.info("auditor_term_begins")
         self.metrics.is_auditor = 1
         self.metrics.elections_won += 1
@@ -124,7 +125,7 @@ class Auditor:
         try:
             await asyncio.wait([self._term])
             if not self._term.cancelled() and (error := self._term.exception()) is not None:
-                # A bug, since whatever a store or a bookie may do is dealt with inside: it must
+                # A bug, since all failures of the store or of a bookie are handled inside. It must
                 # not leave the cluster without an auditor for good.
                 _log.error("auditor_term_failed", error=repr(error), exc_info=error)
                 await asyncio.sleep(self._settings.retry_delay_s)

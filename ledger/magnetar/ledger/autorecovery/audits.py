@@ -1,7 +1,7 @@
-"""What an auditor does at all ledgers of a cluster: audits, and the periodic checks.
+"""Audits and periodic checks, which an auditor runs over all ledgers of a cluster.
 
-- The **audit** looks for ledgers that name lost bookies and publishes an item for each. It asks
-  nobody: who is lost was decided before (`lost_bookies.py`).
+- The **audit** looks for ledgers that name lost bookies and publishes an item for each. It asks no
+  bookie: `lost_bookies.py` decided before which ones are lost.
 - The **replicas check** (BP-34) asks each bookie for the list of its entries and compares it with
   the round-robin schedule. It is the only one that finds entries that stayed at the ack quorum
   (rule 4.1).
@@ -9,10 +9,10 @@
   fragment, without recovering anything.
 - The **placement check** counts fragments whose write sets span too few racks or zones.
 
-A bookie that gives no answer lacks nothing, as far as anybody knows (rule 5.5): such a ledger gets
-a second look after all the others, and then counts as undecided. Before anything is published as
-missing, the metadata is read again and the ledger looked at once more: a worker may just have moved
-the copies, or somebody deleted the ledger.
+A bookie that gives no answer is not known to lack anything (rule 5.5). Its ledger gets a second
+look after all the others, and then counts as undecided. Before anything is published as missing,
+the metadata is read again and the ledger checked once more: a worker may just have moved the
+copies, or the ledger may be deleted.
 
 Source: auto-recovery, sections 3, 4 and 7.
 """
@@ -63,15 +63,16 @@ class UndecidedError(LedgerError):
 
 
 Look = Callable[[LedgerMetadata, bool], Awaitable[Missing]]
-"""What bookies certainly lack of a ledger; gets its metadata, and whether it is the second look.
+"""Function that returns the entries that bookies certainly lack of a ledger; gets its metadata, and
+whether this is the second look.
 
 Raises:
-    UndecidedError: of some of it nobody knows.
+    UndecidedError: part of the answer is unknown.
 """
 
 
 class Audits:
-    """Goes through all ledgers. One audit and one check at a time."""
+    """Runs audits and checks over all ledgers. One audit and one check at a time."""
 
     def __init__(
         self,
@@ -104,13 +105,13 @@ class Audits:
     async def audit(
         self, is_lost: Callable[[str], bool], *, is_mass_loss: Callable[[], bool]
     ) -> int:
-        """Publish an item for each ledger that names a lost bookie; returns how many were new, or
-        got another bookie.
+        """Publish an item for each ledger that names a lost bookie; return how many items were new,
+        or got another bookie.
 
-        Both functions are asked again at each ledger: a bookie that is back is not lost.
+        Both functions are called again for each ledger: a bookie that is back is not lost.
 
         Raises:
-            MetadataError, LedgerLayoutError: incomplete; what was published stays.
+            MetadataError, LedgerLayoutError: incomplete; published items stay.
         """
         published = 0
 
@@ -197,12 +198,12 @@ class Audits:
         if failed or soft:
             _log.warning("placement_not_kept", fragments=failed + soft, in_one_domain=failed)
 
-    # Checks of what bookies hold
+    # Checks of the bookies' entries
 
     async def _check(
         self, name: str, look: Look, *, is_wanted: Callable[[LedgerMetadata], bool]
     ) -> None:
-        """Look at every ledger that is wanted, and once more at those that stay undecided."""
+        """Check every ledger that is wanted, and check undecided ones once more."""
         undecided: list[int] = []
         pace = Pace(self._settings.check_ledgers_per_s_max)
 
@@ -243,7 +244,7 @@ class Audits:
     async def _look_and_publish(
         self, name: str, ledger: VersionedLedger, look: Look, *, is_second: bool
     ) -> None:
-        """Publish what is missing, if a look with fresh metadata finds something, too.
+        """Publish missing entries, if a look with fresh metadata confirms that some are missing.
 
         Raises:
             UndecidedError
@@ -255,7 +256,7 @@ class Audits:
             await self._manager.catch_up()
             fresh = await self._manager.read(ledger.metadata.ledger_id)
         except NoSuchLedgerError:
-            return  # Its bookies have every right to have dropped it.
+            return  # Its bookies may rightly have dropped it.
         except InvalidLedgerMetadataError as error:
             raise UndecidedError(str(error)) from error
         missing = await self._look(fresh.metadata, look, is_second)
@@ -285,11 +286,12 @@ class Audits:
         _add(self._metrics.checked_fragments, name, len(metadata.ensembles))
 
     async def _sample(self, metadata: LedgerMetadata, is_second: bool) -> Missing:
-        """`Look` of the all-ledgers check. A bookie that is not registered is the audit's business.
+        """Check one ledger for the all-ledgers check (a `Look`). Unregistered bookies are left to
+        the audit.
 
-        Of the last fragment of a ledger that is not closed, only what is proven to be confirmed is
-        certain to exist: an entry above it that all members lack was not written. What is confirmed
-        there may still be on its way to a slow member, until the second look.
+        In the last fragment of a ledger that is not closed, only confirmed entries are certain to
+        exist: an entry above the last add confirmed that all members lack was never written. Until
+        the second look, a confirmed entry there may still be under way to a slow member.
         """
         spans = spans_of(metadata, last_add_confirmed=await self._confirmed_in_tail(metadata))
         missing: Missing = {}
@@ -337,7 +339,7 @@ class Audits:
             ) from error
 
     async def _publish(self, ledger_id: int, missing: Missing, *, source: str) -> bool:
-        """Publish an item; True if that changed anything.
+        """Publish an item; return whether that changed anything.
 
         Raises:
             MetadataError
@@ -345,7 +347,7 @@ class Audits:
         try:
             is_new = await self._items.publish(ledger_id, missing)
         except InvalidLedgerMetadataError as error:
-            # Overwriting what cannot be read could drop what others noted.
+            # Overwriting an unreadable item could drop entries that others noted.
             _log.error("item_not_published", ledger_id=ledger_id, error=str(error))
             return False
         if is_new:
@@ -355,7 +357,7 @@ class Audits:
 
 
 def _members(metadata: LedgerMetadata) -> list[str]:
-    """All bookies that the ledger names."""
+    """Return all bookies that the ledger names."""
     return list(dict.fromkeys(name for each in metadata.ensembles for name in each.bookies))
 
 
@@ -368,16 +370,16 @@ def _add(counts: dict[str, int], label: str, number: int = 1) -> None:
 
 
 class Adherence(Enum):
-    """How well a fragment keeps to the placement."""
+    """How well a fragment keeps to the placement rules."""
 
     STRICT = "strict"
-    """Every write set spans what it should."""
+    """Every write set spans enough domains."""
     SOFT = "soft"
-    """Some write set spans less, but more than one domain."""
+    """Some write set spans too few domains, but more than one."""
     FAILED = "failed"
     """Some write set lies in a single domain."""
     UNKNOWN = "unknown"
-    """No write set is known as a whole."""
+    """No write set has only registered members."""
 
 
 def adherence_of(
@@ -388,12 +390,12 @@ def adherence_of(
     racks_min: int,
     zones_min: int = 1,
 ) -> Adherence:
-    """How well one fragment keeps to the minima, with the bookies as they are registered now.
+    """Return how well one fragment keeps to the minima, given the bookies registered now.
 
-    Each write set of a fragment is looked at by itself: with E > Qw it is not enough that the
-    ensemble as a whole spans several racks. Bookies that did not say their domain count as one
-    domain of their own, and a minimum is never higher than the number of domains that there are. Of
-    a write set with a member that is not registered nobody knows; it is left out.
+    Each write set of a fragment is judged by itself: with E > Qw it is not enough that the ensemble
+    as a whole spans several racks. Bookies without a domain count as one domain of their own, and a
+    minimum is never higher than the number of domains that exist. A write set with an unregistered
+    member cannot be judged; it is left out.
     """
     worst = Adherence.UNKNOWN
     wanted = [

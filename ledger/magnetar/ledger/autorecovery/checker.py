@@ -1,10 +1,10 @@
 """Asks the bookies which copies of a ledger they have.
 
-Each registered member of a span is asked for the list of its entries, which costs no read of data
-(BP-34), and the list is compared with the round-robin schedule. What somebody reported as missing
-and the bookie claims to have is read from it and its digest checked: a bad copy is as good as none.
-Only an explicit word makes an entry absent. No answer, a ledger in limbo, a stuck disk: nothing is
-known, and `LedgerCheck.unclear` says so (rules 4.1, 5.5).
+Each registered member of a span returns the list of its entries, which costs no read of data
+(BP-34); the list is compared with the round-robin schedule. An entry that was reported missing
+although the bookie lists it is read and its digest checked: a bad copy counts as none. An entry is
+absent only if the bookie says so explicitly. After no answer, a ledger in limbo or a stuck disk
+nothing is known, and `LedgerCheck.unclear` says so (rules 4.1, 5.5).
 """
 
 import asyncio
@@ -49,14 +49,14 @@ from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
 
 _RANGES_MAX = 1 << 30
 _IDS_AT_ONCE = 1 << 20
-"""Entry ids that are compared in one step; a gap in a bookie's list may be of any size."""
+"""Most entry ids compared in one step; a gap in a bookie's list may be of any size."""
 
 _SpanMember = tuple[int, int, Span]
-"""Position of the span, index of the member in it, the span."""
+"""(position of the span, index of the member in it, span)"""
 
 
 class Checker:
-    """Looks at all replicas of one ledger after another. Changes nothing."""
+    """Checks all replicas of ledgers, one ledger per call. Changes nothing."""
 
     def __init__(
         self,
@@ -72,12 +72,13 @@ class Checker:
         self._read_bytes = read_bytes
 
     async def check(self, metadata: LedgerMetadata, reported: Missing) -> LedgerCheck:
-        """What each member of each fragment has.
+        """Return what each member of each fragment has.
 
         Args:
-            reported: what bookies are said to lack. One that is not registered counts as lost
-                if it is said to lack `EVERYTHING`; of one that is said to lack some entries nobody
-                knows before it is back; any other is left to the auditor. Bounded ranges are read.
+            reported: entries that bookies are reported to lack. Bounded ranges are read. An
+                unregistered bookie counts as lost if it is reported to lack `EVERYTHING`. If it is
+                reported to lack only some entries, its state is unknown until it is back. Any other
+                unregistered bookie is left to the auditor.
 
         Raises:
             LedgerError: only for bugs of the protocol; trouble with bookies is in the result.
@@ -114,12 +115,12 @@ class Checker:
     async def _tail_end(
         self, metadata: LedgerMetadata, reported: Missing, unclear: list[str]
     ) -> tuple[int, bool]:
-        """Up to where the tail of a ledger that is not closed can be looked at, -1: nowhere; and
-        whether something was reported of what lies behind that."""
+        """Return the last entry up to which the tail of a ledger that is not closed can be checked,
+        -1 for none; and whether entries above it were reported."""
         if metadata.state is LedgerState.CLOSED:
             return -1, False
         first, bookies = metadata.last_fragment
-        # Who is not registered needs no look; nor do those of whom nobody said anything.
+        # An unregistered bookie needs no check, nor does one that was not reported.
         concerned = [
             bookie_id
             for bookie_id in bookies
@@ -149,7 +150,7 @@ class Checker:
         places: Sequence[_SpanMember],
         reported: Sequence[Range] | None,
     ) -> list[MemberCheck]:
-        """One bookie in all the spans that name it."""
+        """Check one bookie in all the spans that name it."""
         own = [ranges_of_member(span, index, metadata.write_quorum) for _, index, span in places]
         if self._registry.resolve(bookie_id) is None:
             state, reason = _state_unregistered(reported)
@@ -183,10 +184,10 @@ class Checker:
     async def _missing(
         self, metadata: LedgerMetadata, bookie_id: str, places: Sequence[_SpanMember]
     ) -> list[list[Range]]:
-        """What the bookie does not list, per span.
+        """Return, per span, the entries that the bookie does not list.
 
         Raises:
-            BookieUnavailableError, BookieProtocolError: nobody knows.
+            BookieUnavailableError, BookieProtocolError: the answer is unknown.
         """
         result: list[list[Range]] = []
         page: HeldIds | None = None
@@ -204,7 +205,7 @@ class Checker:
         return result
 
     async def _page(self, metadata: LedgerMetadata, bookie_id: str, first: int) -> HeldIds:
-        """What the bookie holds from an id on, as far as one reply tells."""
+        """Return the ids that the bookie holds from `first` on, as far as one reply covers."""
         ledger_id, key = metadata.ledger_id, read_key(metadata.password)
         frame = await ask(
             self._channels,
@@ -238,10 +239,11 @@ class Checker:
         missing: Sequence[list[Range]],
         reported: Sequence[Range],
     ) -> None:
-        """Read what the bookie lists although it was reported; adds bad copies to `missing`.
+        """Read entries that the bookie lists although they were reported; add bad copies to
+        `missing`.
 
         Raises:
-            BookieUnavailableError, BookieProtocolError: nobody knows.
+            BookieUnavailableError, BookieProtocolError: the answer is unknown.
         """
         bounded = [each for each in reported if each[1] < ENTRY_ID_MAX]
         codec = codec_for(metadata)
@@ -285,8 +287,8 @@ class Checker:
     async def has_entry(
         self, metadata: LedgerMetadata, bookie_id: str, entry_id: int
     ) -> MemberState:
-        """Whether the bookie has a good copy of one entry: WHOLE, LACKS or UNKNOWN; AWAY if it is
-        not registered. For checks by sample."""
+        """Return whether the bookie has a good copy of one entry: WHOLE, LACKS or UNKNOWN; AWAY if
+        it is not registered. For checks by sample."""
         if self._registry.resolve(bookie_id) is None:
             return MemberState.AWAY
         try:
@@ -297,8 +299,9 @@ class Checker:
 
 
 def _state_unregistered(reported: Sequence[Range] | None) -> tuple[MemberState, str]:
-    """What to think of a member that is not registered: only the auditor, or whoever recovers it by
-    hand, says of a bookie that it lacks everything. One that lacks some entries may be restarting.
+    """Return the state of an unregistered member, and the reason. Only the auditor, or an operator
+    who recovers it by hand, reports that a bookie lacks everything. A bookie that lacks some
+    entries may be restarting.
     """
     if reported is None:
         return MemberState.AWAY, "it is not registered"
@@ -308,6 +311,6 @@ def _state_unregistered(reported: Sequence[Range] | None) -> tuple[MemberState, 
 
 
 def names_any(metadata: LedgerMetadata, bookies: Iterable[str]) -> bool:
-    """Whether any fragment of the ledger names one of the bookies."""
+    """Return whether any fragment of the ledger names one of the bookies."""
     wanted = set(bookies)
     return any(not wanted.isdisjoint(fragment.bookies) for fragment in metadata.ensembles)

@@ -1,14 +1,14 @@
-"""What operators tell auto-recovery through the metadata store, and what it notes there itself.
+"""Controls and notes of auto-recovery in the metadata store.
 
     {root}/underreplication/
         LAYOUT                    {"format": 1, "name": "BASIC", "version": 1}
         auditorelection/V_...     see metadata/election.py
-        disable                   {"format": 1, "since_ms": ...}; that it is there is what counts
-        lostBookieRecoveryDelay   {"format": 1, "delay_s": 300}; the same again asks for an audit
+        disable                   {"format": 1, "since_ms": ...}; only its existence counts
+        lostBookieRecoveryDelay   {"format": 1, "delay_s": 300}; the same again requests an audit
         bookiecheckctime, checkallledgersctime, placementpolicycheckctime, replicascheckctime
-                                  {"format": 1, "finished_ms": ...}: when each check ran last
+                                  {"format": 1, "finished_ms": ...}: end of each check's last run
 
-A node of another format is refused, never overwritten by guess. Layout:
+A node of another format is refused, never overwritten on a guess. Layout:
 docs/formats/under-replication.md. Source: auto-recovery, sections 2 and 8.
 """
 
@@ -29,7 +29,7 @@ from magnetar.ledger.metadata.store import MetadataStore, Versioned, Watch, Watc
 from magnetar.ledger.validation import first_problem
 
 _WRITES_MAX = 20
-"""Attempts at a write while others write, too, or replies are lost."""
+"""Most attempts at a write while others write as well, or replies are lost."""
 
 DELAY_S_MAX = 30 * 86_400.0
 
@@ -60,7 +60,7 @@ class _DisableRecord(_Record):
 
 class _DelayRecord(_Record):
     delay_s: float | None = Field(ge=0, le=DELAY_S_MAX, allow_inf_nan=False)
-    """None: no operator ever said; the auditor's settings count."""
+    """None if no operator set it; the auditor's settings apply."""
 
 
 class _CheckRecord(_Record):
@@ -71,12 +71,12 @@ R = TypeVar("R", bound=_Record)
 
 
 def election_path(root: str) -> str:
-    """Where the auditor is elected."""
+    """Return the path of the auditor's election."""
     return f"{root}/underreplication/auditorelection"
 
 
 class Controls:
-    """Reads and writes these nodes. Keeps nothing in memory but the watches of `watch`."""
+    """Reads and writes the control nodes. Keeps nothing in memory but the watches of `watch`."""
 
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
         self._store = store
@@ -91,16 +91,16 @@ class Controls:
         return f"{self._base}/lostBookieRecoveryDelay"
 
     async def claim_layout(self) -> None:
-        """Say how the work items are kept here, or find out that it is as we keep them.
+        """Record the layout of the work items, or check that the recorded one is this layout.
 
         Raises:
-            InvalidLedgerMetadataError: they are kept otherwise: nothing may be touched.
+            InvalidLedgerMetadataError: the layout is another one: nothing may be touched.
             UnknownOutcomeError, MetadataUnavailableError
         """
         await self._cell(_LayoutRecord, f"{self._base}/LAYOUT").have(_LayoutRecord())
 
     async def is_enabled(self) -> bool:
-        """False while an operator has switched auto-recovery off.
+        """Return False while an operator has switched auto-recovery off.
 
         Raises:
             MetadataUnavailableError
@@ -108,27 +108,27 @@ class Controls:
         return await self._store.exists(self.disable_path) is None
 
     async def disable(self, *, now_ms: int) -> bool:
-        """Switch auto-recovery off for the whole cluster; False if it was off.
+        """Switch auto-recovery off for the whole cluster; return False if it was off.
 
         Raises:
-            UnknownOutcomeError, MetadataUnavailableError: look, and try again.
+            UnknownOutcomeError, MetadataUnavailableError: check, and try again.
         """
         disabled = self._cell(_DisableRecord, self.disable_path)
         return await disabled.create(_DisableRecord(since_ms=now_ms))
 
     async def enable(self) -> bool:
-        """Switch it on again; False if it was on.
+        """Switch auto-recovery on again; return False if it was on.
 
         Raises:
-            UnknownOutcomeError, MetadataUnavailableError: look, and try again.
+            UnknownOutcomeError, MetadataUnavailableError: check, and try again.
         """
-        # Whatever its value says: that the node is there is what counts.
+        # Whatever the node's value says: only its existence counts.
         disabled = bytes_cell(self._store, self.disable_path)
         return (await disabled.change(lambda value: None if value is None else GONE)).is_written
 
     async def read_delay(self) -> tuple[float | None, int | None]:
-        """The recovery delay of a single lost bookie in seconds, None if the auditor's settings
-        count; and the version of the node, None if there is none.
+        """Return the recovery delay of a single lost bookie in seconds, None if the auditor's
+        settings apply; and the version of the node, None if there is no node.
 
         Raises:
             InvalidLedgerMetadataError, MetadataUnavailableError
@@ -144,15 +144,16 @@ class Controls:
 
         Raises:
             ValueError: not from 0 to `DELAY_S_MAX`.
-            InvalidLedgerMetadataError: the node is of a format that is not known here.
-            UnknownOutcomeError, MetadataUnavailableError: nobody knows, or not done.
+            InvalidLedgerMetadataError: the node's format is unknown to this release.
+            UnknownOutcomeError: the outcome is unknown.
+            MetadataUnavailableError: nothing was changed.
         """
         if delay_s is not None and not 0 <= delay_s <= DELAY_S_MAX:
             raise ValueError(f"the delay must be 0 to {DELAY_S_MAX:.0f} s, got {delay_s}")
         await self._write(self.delay_path, _DelayRecord(delay_s=delay_s))
 
     async def ask_for_audit(self) -> None:
-        """Make the auditor start an audit at once: writes again what is there.
+        """Make the auditor start an audit at once, by writing the present delay again.
 
         Raises:
             InvalidLedgerMetadataError, UnknownOutcomeError, MetadataUnavailableError
@@ -161,7 +162,7 @@ class Controls:
         await self.write_delay(delay_s)
 
     async def last_run_ms(self, check: Check) -> int | None:
-        """When the check last came to its end (wall clock); None if it never did.
+        """Return when the check last finished, in ms of the wall clock; None if it never did.
 
         Raises:
             InvalidLedgerMetadataError, MetadataUnavailableError
@@ -171,7 +172,7 @@ class Controls:
         return None if node is None else _decode(_CheckRecord, node.value, path).finished_ms
 
     async def note_run(self, check: Check, *, now_ms: int) -> None:
-        """The check has come to its end.
+        """Record that the check has finished.
 
         Raises:
             InvalidLedgerMetadataError, UnknownOutcomeError, MetadataUnavailableError
@@ -179,7 +180,7 @@ class Controls:
         await self._write(f"{self._base}/{check.value}", _CheckRecord(finished_ms=now_ms))
 
     def watch(self, callback: Callable[[], None]) -> list[Watch]:
-        """Call back when auto-recovery is switched, or the delay written; then look."""
+        """Call back when auto-recovery is switched, or the delay written; then read again."""
 
         def on_event(event: WatchEvent) -> None:
             callback()
@@ -193,7 +194,8 @@ class Controls:
             return None
 
     async def _write(self, path: str, record: _Record) -> None:
-        """Create or replace; the last of several writers wins, which all of them may."""
+        """Create or replace the node. The last of several writers wins, which is fine for all of
+        them."""
         try:
             await self._cell(type(record), path).change(lambda before: record, is_sure=False)
         except ContendedError as error:

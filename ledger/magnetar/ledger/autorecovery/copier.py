@@ -1,13 +1,14 @@
 """Copies entries to bookies that lack them: reads of runs, recovery adds of the same packets.
 
-A run is read from one replica after another until one has good copies of it; each packet's digest
-and identity is checked, and what fails is never copied on (defect A13) but reported for repair. The
-packets go on as they are, length field and all, as recovery adds with the ledger's master key,
-which a fenced ledger accepts (defect A2). A bookie's OK means that they are durable there.
+A run is read from one replica after another until one has good copies of it. Each packet's digest
+and identity is checked; a packet that fails is never copied (defect A13) but reported for repair.
+The packets are forwarded unchanged, length field included, as recovery adds with the ledger's
+master key, which a fenced ledger accepts (defect A2). A bookie's OK means that they are durable
+there.
 
-What is under way is bounded in bytes, over all ledgers, and paced in bytes per second. A run is a
-few requests to read, each with one to write for each bookie, one behind the other; several runs are
-copied side by side. Nothing is done per entry but the digest.
+The bytes under way are bounded over all ledgers, and paced in bytes per second. A run takes a few
+read requests in sequence, each followed by one write request per target bookie; several runs are
+copied in parallel. The only work per entry is the digest.
 """
 
 import asyncio
@@ -33,12 +34,12 @@ from magnetar.ledger.under_replication import Range
 from magnetar.ledger.wire import EntryBlock, Flag, Frame, Op, encode_block, encode_read_body
 
 _ENTRY_BYTES_GUESSED = 16 << 10
-"""Of a ledger that is not closed the metadata does not tell its length."""
+"""Assumed size of an entry if the ledger is not closed, since its metadata then has no length."""
 
 _REQUESTS_IN_ORDER = 8
-"""Requests that one lane makes behind each other, to the same bookie as long as that gives good
-copies. A bookie that is read in order reads what it has stored together once. If its neighbours
-were asked in turn, each of them would read both ends of it again."""
+"""Requests that one lane makes in sequence, to one bookie as long as it gives good copies. A bookie
+that is read in order reads adjacent stored entries together. If its neighbours were asked in turn,
+each of them would read both ends of such a block again."""
 
 
 class _Run(NamedTuple):
@@ -46,12 +47,12 @@ class _Run(NamedTuple):
     last: int
     targets: tuple[str, ...]
     number: int
-    """Of the span's runs: they are read from its members in turn."""
+    """Number of the run within the span; the members are read from in turn by this number."""
 
 
 @dataclass(slots=True)
 class CopyResult:
-    """What became of the entries of one span."""
+    """Result of copying the entries of one span."""
 
     entries: int = 0
     lost: list[Range] = field(default_factory=list)
@@ -59,23 +60,23 @@ class CopyResult:
     failures: list[str] = field(default_factory=list)
     """Why other entries were not copied. They may be on bookies that do not answer now."""
     is_unreachable: bool = False
-    """Some of these failures are reads: nobody could give the entries just now."""
+    """Whether some of these failures are reads: no bookie could return the entries at present."""
 
     @property
     def is_complete(self) -> bool:
-        """Every entry is durable on every bookie that it was for."""
+        """Whether every entry is durable on every bookie that it was meant for."""
         return not self.lost and not self.failures
 
 
 class BytesBudget:
-    """Bytes that may be under way at once, in the order of the calls."""
+    """Budget of bytes under way; callers get their share in the order of the calls."""
 
     def __init__(self, bytes_max: int) -> None:
         self._free = bytes_max
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Wait until so much is free. The size is at most that of the budget."""
+        """Wait until `size` bytes are free. The size is at most that of the budget."""
         if not self._waiting and size <= self._free:
             self._free -= size
             return
@@ -86,7 +87,7 @@ class BytesBudget:
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
                 self.give_back(size)
-            elif (size, future) in self._waiting:  # else `give_back` has passed over it
+            elif (size, future) in self._waiting:  # else `give_back` has skipped it
                 self._waiting.remove((size, future))
             raise
 
@@ -101,7 +102,7 @@ class BytesBudget:
 
 
 class Copier:
-    """The copies of one worker, over all its ledgers."""
+    """Copies for one worker, over all its ledgers."""
 
     def __init__(
         self,
@@ -125,9 +126,10 @@ class Copier:
     async def copy(
         self, metadata: LedgerMetadata, span: Span, pieces: Sequence[Piece]
     ) -> CopyResult:
-        """Bring entries of one span to bookies. Everything that could be copied is durable then.
+        """Copy entries of one span to bookies. Everything that could be copied is durable on
+        return.
 
-        It stops early at entries that cannot be had, or cannot be stored, just now.
+        Stops early at entries that cannot be read, or cannot be stored, at present.
         """
         copy = _SpanCopy(self, metadata, span)
         runs = self._runs(metadata, pieces)
@@ -153,11 +155,11 @@ class Copier:
     # For `_SpanCopy`
 
     async def copy_some(self, copy: "_SpanCopy", run: _Run, first: int) -> int:
-        """Copy some entries of a run from `first` on; returns how many.
+        """Copy some entries of a run from `first` on; return how many.
 
         Raises:
-            LedgerError: entry `first` cannot be read (one of `READ_ERRORS`: `worst_error` of what
-                its replicas said), or was not stored (`_NotStoredError`).
+            LedgerError: entry `first` cannot be read (one of `READ_ERRORS`: `worst_error` of the
+                answers of its replicas), or was not stored (`_NotStoredError`).
         """
         size = self._settings.copy_read_bytes
         await self._budget.take(size)
@@ -173,7 +175,7 @@ class Copier:
         return len(block.lengths)
 
     async def _read(self, copy: "_SpanCopy", run: _Run, first: int) -> EntryBlock:
-        """Good packets from `first` on, from whoever has them."""
+        """Return good packets from `first` on, from the first replica that has them."""
         metrics = self._metrics
         started_s = self._clock.monotonic_s()
         body = encode_read_body(
@@ -206,7 +208,7 @@ class Copier:
     def _good_part(
         self, copy: "_SpanCopy", bookie_id: str, first: int, last: int, frame: Frame
     ) -> EntryBlock:
-        """The packets of a reply up to the first bad one.
+        """Return the packets of a reply up to the first bad one.
 
         Raises:
             LedgerError: one of `READ_ERRORS`.
@@ -225,9 +227,10 @@ class Copier:
     async def _write(
         self, copy: "_SpanCopy", first: int, block: EntryBlock, targets: Sequence[str]
     ) -> None:
-        """
+        """Add the packets to all targets.
+
         Raises:
-            _NotStoredError: some target did not say that it has the entries.
+            _NotStoredError: some target did not confirm the entries.
         """
         metrics = self._metrics
         started_s = self._clock.monotonic_s()
@@ -279,7 +282,7 @@ class Copier:
 
 
 class _NotStoredError(LedgerError):
-    """A bookie did not store what was copied to it."""
+    """A bookie did not store the entries copied to it."""
 
     retryable = True
 
@@ -289,7 +292,7 @@ class _LostEntryError(LedgerError):
 
 
 class _Runs(Iterator[_Run]):
-    """Pieces, cut into runs of a few requests each."""
+    """Iterator over pieces, cut into runs of a few requests each."""
 
     def __init__(self, pieces: Sequence[Piece], entries_max: int) -> None:
         self._pieces = deque(pieces)
@@ -315,7 +318,7 @@ class _Runs(Iterator[_Run]):
 
 
 class _SpanCopy:
-    """The copies of one span of one ledger."""
+    """The copying of one span of one ledger."""
 
     def __init__(self, copier: Copier, metadata: LedgerMetadata, span: Span) -> None:
         self._copier = copier
@@ -330,7 +333,7 @@ class _SpanCopy:
     def sources(
         self, run: _Run, entry_id: int, facts_of: Callable[[str], ReplicaFacts]
     ) -> list[str]:
-        """Bookies that may have the entry, best first; those that lack it are left out."""
+        """Return the bookies that may have the entry, best first, without those that lack it."""
         ensemble_size = len(self._span.bookies)
         members = write_set(
             entry_id, ensemble_size=ensemble_size, write_quorum=self._metadata.write_quorum
@@ -343,7 +346,7 @@ class _SpanCopy:
         return not runs.is_empty and not self._is_over
 
     async def run(self, runs: _Runs) -> None:
-        """Copy one run after another until there are no more, or going on is in vain."""
+        """Copy one run after another until none is left, or continuing is futile."""
         while self.is_more(runs):
             await self._copy(next(runs))
 
@@ -378,7 +381,8 @@ class _SpanCopy:
 
 
 def _read_error(errors: Sequence[LedgerError], ledger_id: int, entry_id: int) -> LedgerError:
-    """Absence and a bad copy are certain; with anything else among the answers nobody knows."""
+    """Return the error of a failed read. Absence and a bad copy are certain; any other answer
+    leaves the outcome unknown."""
     if all(is_negative(error) or isinstance(error, DigestMismatchError) for error in errors):
         return _LostEntryError(
             f"ledger {ledger_id}, entry {entry_id}: no bookie has a good copy: "

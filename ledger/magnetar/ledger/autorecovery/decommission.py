@@ -1,9 +1,9 @@
-"""Decommissions a bookie that was stopped for good: no ledger needs it, then its cookie goes.
+"""Decommissions a bookie that was stopped for good: no ledger needs it, then its cookie is deleted.
 
-Every ledger that names the bookie is published as lacking it, which is what an audit would do; the
-auditor is asked for one, too. Workers make the copies. When no ledger names the bookie any more and
-no work item does, the cookie is deleted: the cluster has forgotten the bookie, and its id must not
-come back with empty disks (defect D16). Safe to break off and to run again at any moment.
+Every ledger that names the bookie is published as lacking it, as an audit would do; the auditor is
+asked for an audit, too. Workers make the copies. When neither a ledger nor a work item names the
+bookie any more, the cookie is deleted. The cluster has then forgotten the bookie, and its id must
+not come back with empty disks (defect D16). Safe to interrupt and to run again at any moment.
 Source: auto-recovery, section 8 (BP-68).
 """
 
@@ -36,10 +36,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DecommissionPace:
-    """How often to look whether the copies are made."""
+    """How often to check whether the copies are made."""
 
     poll_s: float = 3.0
-    """Between two looks, times the number of ledgers that are left."""
+    """Seconds between two checks, per ledger that is left."""
     poll_s_max: float = 300.0
 
 
@@ -59,9 +59,10 @@ class Decommission:
         pace: DecommissionPace | None = None,
         root: str = "/ledgers",
     ) -> None:
-        """
+        """Make the decommissioning tool of one cluster.
+
         Args:
-            on_left: hears how many ledgers still need the bookie, before each wait.
+            on_left: gets the number of ledgers that still need the bookie, before each wait.
         """
         self._client = client
         self._store = store
@@ -73,8 +74,8 @@ class Decommission:
         self._items = WorkItems(store, clock=clock, random=random, root=root)
 
     async def run(self, bookie_id: str) -> int:
-        """Wait until no ledger needs the bookie, and delete its cookie; returns how many ledgers
-        named it at the begin.
+        """Wait until no ledger needs the bookie, and delete its cookie; return the number of
+        ledgers that named it at the start.
 
         Raises:
             InvalidLedgerMetadataError: some ledger's metadata cannot be read; the cookie stays.
@@ -97,14 +98,14 @@ class Decommission:
                 self._on_left(len(left))
                 pace = self._pace
                 await asyncio.sleep(min(pace.poll_s_max, pace.poll_s * len(left)))
-                # Who came back needs no decommission, and workers would wait for nothing.
+                # A bookie that came back needs no decommission, and workers would wait for nothing.
                 await check_not_registered(self._store, [bookie_id], root=self._root)
         self._check_all_readable(bookie_id)
         await self._delete_cookie(bookie_id)
         return len(named)
 
     async def _publish(self, bookie_id: str) -> list[int]:
-        """Publish every ledger that names the bookie; returns them."""
+        """Publish every ledger that names the bookie; return these ledgers."""
         named: list[int] = []
         async for ledger in scan_ledgers(self._reads):
             metadata = ledger.metadata
@@ -114,9 +115,10 @@ class Decommission:
         return named
 
     def _check_all_readable(self, bookie_id: str) -> None:
-        """
+        """Check that the metadata of every ledger could be read.
+
         Raises:
-            InvalidLedgerMetadataError: a ledger may name the bookie for all that is known.
+            InvalidLedgerMetadataError: a ledger with unreadable metadata may name the bookie.
         """
         unreadable = self._reads.unreadable
         if unreadable:
@@ -142,14 +144,14 @@ class Decommission:
 
     async def _delete_cookie(self, bookie_id: str) -> None:
         cookie = await self._client.registry.read_cookie(bookie_id)
-        # As late as can be: a bookie that starts now finds its cookie, or none and refuses.
+        # As late as possible: a bookie that starts now finds its cookie, or none and refuses.
         await check_not_registered(self._store, [bookie_id], root=self._root)
         if cookie is None:
             return
         try:
             await self._store.delete(f"{self._root}/cookies/{bookie_id}", version=cookie.version)
         except NoNodeError:
-            pass  # an earlier attempt of ours
+            pass  # an earlier attempt deleted it
         except BadVersionError as error:
             raise BookieRegisteredError(
                 f"bookie {bookie_id} is running: it has just written its cookie, which was not "

@@ -1,14 +1,15 @@
 """Find the missing copies of a ledger's entries, and plan what to copy where. Pure.
 
 A *span* is a fragment with both its ends. It is *complete* when no writer can add to it any more:
-any span of a CLOSED ledger, any but the last of another. Of one that is complete, every entry is
-certain to exist: a new fragment begins behind the last entry that was confirmed. So a reader's
-last add confirmed, which may lag, plays no part here (defect A4). The last span of a ledger that is
-not closed is the *tail*; its entries are looked at up to a proven last add confirmed, and nothing
-of it is ever copied or swapped (rule 6.1, defect A3).
+any span of a CLOSED ledger, and all but the last of any other ledger. Every entry of a complete
+span is certain to exist: a new fragment begins after the last confirmed entry. So a reader's last
+add confirmed, which may lag, plays no part here (defect A4). The last span of a ledger that is not
+closed is the *tail*. Its entries are checked up to a proven last add confirmed, and no part of it
+is ever copied or swapped (rule 6.1, defect A3).
 
-What each member of a span has is a `MemberState`. Only an explicit word of the bookie makes an
-entry absent; anything else is unknown, and no conclusion is drawn from it (rule 5.5).
+A `MemberState` says what each member of a span has. An entry counts as absent only if the bookie
+says so explicitly; anything else is unknown, and no conclusion is drawn from it (rule 5.5).
+
 Source: auto-recovery, sections 4 to 6.
 """
 
@@ -30,11 +31,12 @@ from magnetar.ledger.quorum import is_in_write_set, stored_ranges
 from magnetar.ledger.under_replication import EVERYTHING, Missing, Range, merge_ranges
 
 _RANGES_MAX = 1 << 30
-"""No bound: ranges of one ledger are bounded by its entries."""
+"""No real bound: the entries of a ledger bound the number of its ranges."""
 
 
 class Span(NamedTuple):
-    """Entries `first` to `last`, none if `last` is below `first`, and who stores them."""
+    """Entries `first` to `last`, none if `last` is below `first`, and the bookies that store
+    them."""
 
     first: int
     last: int
@@ -47,8 +49,8 @@ class Span(NamedTuple):
 
 
 def spans_of(metadata: LedgerMetadata, *, last_add_confirmed: int = -1) -> list[Span]:
-    """The fragments of a ledger. The tail of one that is not closed ends at the last add confirmed
-    that is given."""
+    """Return the fragments of a ledger as spans. The tail of a ledger that is not closed ends at
+    the given last add confirmed."""
     is_closed = metadata.state is LedgerState.CLOSED
     fragments = metadata.ensembles
     spans = [
@@ -61,8 +63,8 @@ def spans_of(metadata: LedgerMetadata, *, last_add_confirmed: int = -1) -> list[
 
 
 def ranges_of_member(span: Span, index: int, write_quorum: int) -> list[Range]:
-    """The entries of the span that belong on the member at `index`; none at all for one on which
-    no entry of a short span falls (rule 5.3)."""
+    """Return the entries of the span that belong on the member at `index`; empty if no entry of a
+    short span falls on it (rule 5.3)."""
     if span.is_empty:
         return []
     return list(
@@ -77,19 +79,20 @@ def ranges_of_member(span: Span, index: int, write_quorum: int) -> list[Range]:
 
 
 class MemberState(Enum):
-    """What is known of a member's copies."""
+    """What is known about a member's copies."""
 
     WHOLE = "whole"
     """The bookie has every entry that belongs on it."""
     LACKS = "lacks"
-    """The bookie is registered, and says that it lacks some entries or has bad copies of them."""
+    """The bookie is registered, and reports that it lacks some entries or has bad copies of
+    them."""
     GONE = "gone"
     """The bookie is not registered; the auditor or an operator declared it lost."""
     AWAY = "away"
     """The bookie is not registered. The auditor decides, after its delay, whether it is lost."""
     UNKNOWN = "unknown"
-    """The bookie gave no conclusive answer; or it is not registered, and a report says that it
-    lacks some entries but not that it is lost."""
+    """The bookie gave no conclusive answer; or it is not registered, and was reported to lack some
+    entries but not to be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class MemberCheck:
     bookie_id: str
     state: MemberState
     missing: tuple[Range, ...] = ()
-    """What it lacks (LACKS), or all that belongs on it (GONE)."""
+    """Entries that it lacks (LACKS), or all that belong on it (GONE)."""
     reason: str = ""
 
 
@@ -113,7 +116,7 @@ class SpanCheck:
 
     @property
     def is_whole(self) -> bool:
-        """Nothing is known to be missing, and nobody is lost."""
+        """Whether nothing is known to be missing, and no member is lost."""
         return all(
             member.state in (MemberState.WHOLE, MemberState.AWAY, MemberState.UNKNOWN)
             for member in self.members
@@ -122,19 +125,19 @@ class SpanCheck:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheck:
-    """What a look at all replicas of a ledger found."""
+    """Result of checking all replicas of a ledger."""
 
     metadata: LedgerMetadata
     spans: tuple[SpanCheck, ...]
     unclear: tuple[str, ...] = ()
-    """Why nobody knows for some of what was asked; empty if everything is known."""
+    """Why parts of the question stayed unanswered; empty if everything is known."""
     is_tail_doubtful: bool = False
-    """Somebody reported entries of the tail above its last add confirmed: they cannot be judged
+    """Whether reported entries of the tail lie above its last add confirmed: they cannot be judged
     before the ledger is closed."""
 
     @property
     def is_whole(self) -> bool:
-        """Everything that was asked is known, and nothing is missing."""
+        """Whether all answers are known, and nothing is missing."""
         return (
             not self.unclear
             and not self.is_tail_doubtful
@@ -143,7 +146,7 @@ class LedgerCheck:
 
     @property
     def is_tail_in_trouble(self) -> bool:
-        """A member of the tail is lost, or lacks entries that are confirmed, or may."""
+        """Whether a member of the tail is lost, or lacks confirmed entries, or may lack them."""
         return self.is_tail_doubtful or (self.tail is not None and not self.tail.is_whole)
 
     @property
@@ -152,12 +155,13 @@ class LedgerCheck:
 
     @property
     def tail(self) -> SpanCheck | None:
-        """The last span of a ledger that is not closed."""
+        """The last span of a ledger that is not closed; None for a closed ledger."""
         last = self.spans[-1]
         return None if last.span.is_complete else last
 
     def missing(self) -> Missing:
-        """What each bookie lacks, for a work item: all of a bookie that is lost."""
+        """Return the entries that each bookie lacks, for a work item: `EVERYTHING` for a lost
+        bookie."""
         found: dict[str, list[Range]] = defaultdict(list)
         for check in self.spans:
             for member in check.members:
@@ -171,8 +175,8 @@ class LedgerCheck:
         }
 
     def lost(self, write_quorum: int) -> list[Range]:
-        """Entries of complete spans that every bookie of their write set is certain not to have in
-        a good copy: lost for good (rule 5.6)."""
+        """Return the entries of complete spans that are lost for good: every bookie of their write
+        set is certain not to have a good copy (rule 5.6)."""
         ranges: list[Range] = []
         for check in self.complete_spans:
             lacking = {
@@ -189,7 +193,7 @@ class LedgerCheck:
 
 
 class Piece(NamedTuple):
-    """Entries that go to the same bookies."""
+    """A run of entries that goes to one set of bookies."""
 
     first: int
     last: int
@@ -197,8 +201,8 @@ class Piece(NamedTuple):
 
 
 def pieces_of(wanted: Mapping[str, Iterable[Range]]) -> list[Piece]:
-    """Ranges per bookie as pieces in ascending order, so that each entry is read once and written
-    to all who want it. The ranges of one bookie do not overlap."""
+    """Turn ranges per bookie into pieces in ascending order, so that each entry is read once and
+    written to all bookies that lack it. The ranges of one bookie must not overlap."""
     starts: dict[int, list[str]] = defaultdict(list)
     ends: dict[int, list[str]] = defaultdict(list)
     for bookie_id, ranges in wanted.items():
@@ -220,7 +224,8 @@ def pieces_of(wanted: Mapping[str, Iterable[Range]]) -> list[Piece]:
 
 
 def missing_in(span: Span, index: int, write_quorum: int, held: "HeldIds") -> list[Range]:
-    """What belongs on the member at `index`, within the page of ids, and is not held there.
+    """Return the entries that belong on the member at `index`, within the page of ids, and are not
+    held there.
 
     Bit arithmetic on whole pages: a set bit costs nothing, only gaps do.
     """
@@ -233,7 +238,7 @@ def missing_in(span: Span, index: int, write_quorum: int, held: "HeldIds") -> li
 
 
 class HeldIds(NamedTuple):
-    """Of the ids `first` to `last`, those of the set bits are held: bit `i` is `bits_from + i`."""
+    """Ids held within `first` to `last`: those whose bit is set. Bit `i` is id `bits_from + i`."""
 
     first: int
     last: int
@@ -242,7 +247,8 @@ class HeldIds(NamedTuple):
 
 
 def _schedule(first: int, count: int, index: int, ensemble_size: int, write_quorum: int) -> int:
-    """Bit `i` says whether entry `first + i` belongs on the member at `index`; `count` bits."""
+    """Return `count` bits; bit `i` says whether entry `first + i` belongs on the member at
+    `index`."""
     if write_quorum == ensemble_size:
         return (1 << count) - 1
     turn = sum(
@@ -251,13 +257,13 @@ def _schedule(first: int, count: int, index: int, ensemble_size: int, write_quor
         if is_in_write_set(index, first + k, ensemble_size=ensemble_size, write_quorum=write_quorum)
     )
     turns = -(-count // ensemble_size)
-    # One bit at the begin of each turn, times what a turn looks like.
+    # One bit at the start of each turn, times the pattern of one turn.
     begins = ((1 << ensemble_size * turns) - 1) // ((1 << ensemble_size) - 1)
     return turn * begins & ((1 << count) - 1)
 
 
 def _bits_at(held: HeldIds, first: int, count: int) -> int:
-    """The bits of `held`, of which bit 0 is `first`."""
+    """Return the bits of `held`, shifted so that bit 0 is `first`."""
     ahead = held.bits_from - first
     if ahead <= 0:
         return held.bits >> -ahead
@@ -280,7 +286,7 @@ def _runs_of_bits(bits: int, first: int) -> list[Range]:
 
 
 def intersect(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """What lies in both; each ascending and apart from each other."""
+    """Return the parts that lie in both; each ascending, without overlaps."""
     found: list[Range] = []
     at = 0
     for first, last in ranges:
@@ -294,7 +300,8 @@ def intersect(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def subtract(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """What lies in the first and not in the others; each ascending and apart from each other."""
+    """Return the parts of the first that do not lie in the others; each ascending, without
+    overlaps."""
     found: list[Range] = []
     for first, last in ranges:
         for cut_first, cut_last in intersect([(first, last)], others):
@@ -309,11 +316,11 @@ def subtract(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
 def with_replaced(
     metadata: LedgerMetadata, first_entry_id: int, replaced: Mapping[str, str]
 ) -> LedgerMetadata | None:
-    """The value with members of one complete fragment replaced, old to new, at their places: keys,
-    the other members and the end of the ledger stay (rule 5.2).
+    """Return the metadata with members of one complete fragment replaced, old to new, at their
+    places. The keys, the other members and the end of the ledger stay (rule 5.2).
 
-    None if that may not be done any more: the fragment is gone or is not complete, an old member is
-    no longer there, or a new one is there already.
+    None if that is no longer allowed: the fragment is gone or not complete, an old member has left
+    it, or a new one is in it already.
     """
     at = next(
         (i for i, each in enumerate(metadata.ensembles) if each.first_entry_id == first_entry_id),

@@ -1,9 +1,9 @@
 """Finds work items without polling: lists them, and waits for a watch when there is nothing to do.
 
-A watch on a directory costs a listing each time something in it changes, so while there is work
-none is set: thousands of items would be listed once for each that is finished. When a listing finds
-nothing to do, the directories are watched, and listed again, since something may have come in
-between. Listings keep a distance that grows with what one takes (defect A12).
+A watch on a directory costs a listing each time the directory changes. So none is set while there
+is work: thousands of items would be listed once for each that is finished. When a listing finds
+nothing to do, the directories are watched, and listed again, since an item may have arrived in
+between. The pause between listings grows with the duration of a listing (defect A12).
 """
 
 import random
@@ -14,11 +14,12 @@ from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
 from magnetar.ledger.ports import Clock
 
 _PAUSE_FACTOR = 10
-"""Of its time, at most an eleventh goes into listings."""
+"""Pause after a listing, as a multiple of its duration: at most an eleventh of the time goes into
+listings."""
 
 
 class ItemScan:
-    """The items that nobody works on, as one worker sees them."""
+    """The items that no worker has locked, as one worker sees them."""
 
     def __init__(
         self,
@@ -43,22 +44,23 @@ class ItemScan:
         self._watches: list[Watch] = []
         self._is_dirty = True
         self._next_s = 0.0
-        """No listing before."""
+        """No listing before this time."""
         self._rescan_at_s = 0.0
         self.scans = 0
 
     def look_again(self) -> None:
-        """There may be items that were not there at the last listing."""
+        """Note that there may be new items since the last listing."""
         self._is_dirty = True
 
     @property
     def due_at_s(self) -> float:
-        """When the next listing is to be made, if nothing happens before."""
+        """When the next listing is due, if nothing happens before."""
         return self._next_s if self._is_dirty else self._rescan_at_s
 
     async def find(self, is_ours: Callable[[int], bool]) -> list[int]:
-        """The ledgers with an item that nobody works on, in random order: several workers hardly
-        meet. `is_ours` says which ones the caller works on already, or has put off.
+        """Return the ledgers with an item that no worker has locked, in random order, so that
+        workers rarely collide. `is_ours` says which ledgers the caller works on already, or has
+        postponed.
 
         Raises:
             MetadataUnavailableError
@@ -75,7 +77,7 @@ class ItemScan:
                 found, paths = await self._list(is_ours)
                 if set(paths) == set(before):
                     break
-                self._stop_watching()  # a directory more: it needs a watch, too
+                self._stop_watching()  # a new directory: it needs a watch, too
         except BaseException:
             self._is_dirty = True
             raise
@@ -101,7 +103,7 @@ class ItemScan:
         return [each for each in ids if each not in locked], [*paths, locks_path(self._root)]
 
     def _on_event(self, event: WatchEvent) -> None:
-        # One event is enough: from here on changes are not worth a listing each.
+        # One event is enough: further changes are not worth a listing each.
         self._stop_watching()
         self._is_dirty = True
         self._on_news()

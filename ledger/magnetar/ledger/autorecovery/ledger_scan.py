@@ -1,7 +1,7 @@
-"""All ledgers of a root, one after the other, no faster than the metadata store should be asked.
+"""All ledgers of a root, one after the other, at a rate that the metadata store can bear.
 
-Reading the metadata of every ledger is what an audit costs (defect A12): reads are bounded in
-number per second and at once.
+Reading the metadata of every ledger is the cost of an audit (defect A12): reads are bounded in
+number per second and in parallel.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PacedReads:
-    """Reads metadata, so many per second and so many at once."""
+    """Reads metadata, with a bound on the reads per second and in parallel."""
 
     def __init__(
         self, manager: LedgerManager, clock: Clock, *, per_s_max: float, at_once_max: int
@@ -28,11 +28,11 @@ class PacedReads:
         self._clock = clock
         self._pace = Pace(per_s_max)
         self.unreadable: dict[int, str] = {}
-        """Ledgers whose metadata could not be understood when it was read last, and why. Who
-        concludes something from "no ledger does" has to look here."""
+        """Ledgers whose metadata could not be decoded at the last read, and why. A caller that
+        concludes something from "no ledger does" must check this."""
 
     async def read_all(self, ledger_ids: Sequence[int]) -> list[VersionedLedger]:
-        """The metadata of these ledgers, as far as there is any that can be read; at most
+        """Return the metadata of these ledgers, without deleted and unreadable ones; at most
         `at_once_max` of them.
 
         Raises:
@@ -57,12 +57,13 @@ class PacedReads:
 
 
 async def scan_ledgers(reads: PacedReads) -> AsyncIterator[VersionedLedger]:
-    """The metadata of every ledger, in the order of their ids. Ledgers created or deleted during
-    the scan may or may not be in it. Ends normally only when the listing is complete; a value that
-    cannot be read is logged and left out, since nothing may be concluded from it.
+    """Yield the metadata of every ledger, in the order of their ids. Ledgers created or deleted
+    during the scan may or may not be included. Ends normally only when the listing is complete; a
+    value that cannot be read is logged and left out, since nothing may be concluded from it.
 
     Raises:
-        LedgerLayoutError, MetadataError: as `LedgerManager.ledger_ranges`; no root is no ledgers.
+        LedgerLayoutError, MetadataError: as `LedgerManager.ledger_ranges`; a missing root means
+            no ledgers.
     """
     await reads.manager.catch_up()
     waiting: list[int] = []
@@ -74,7 +75,7 @@ async def scan_ledgers(reads: PacedReads) -> AsyncIterator[VersionedLedger]:
                     yield found
                 waiting = []
     except NoNodeError:
-        return  # A new cluster: nobody has made a ledger or a registration yet.
+        return  # A new cluster: it has no ledger and no registration yet.
     for found in await reads.read_all(waiting):
         yield found
 
@@ -85,10 +86,10 @@ async def for_each_at_once(
     *,
     at_once_max: int,
 ) -> None:
-    """Do something for every ledger, with a bound on what is under way. The first failure ends it.
+    """Call `work` for every ledger, with a bound on concurrent calls. The first failure ends it.
 
     Raises:
-        What `work` and the scan raise.
+        Every error of `work` and of the scan.
     """
     running: set[asyncio.Future[None]] = set()
     try:

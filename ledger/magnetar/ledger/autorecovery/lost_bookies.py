@@ -1,19 +1,20 @@
 """Decide which bookies are lost, and when to audit the ledgers that they held. Pure.
 
-A bookie is *known* when it has a cookie, or was seen registered: a new auditor starts from the
-cookies, so that it finds those that were lost while there was none (defect A10). Registered is
-registered, read-only or not (A9). What is known and not registered is *away*, and *open* until an
-audit has published items for it.
+A bookie is *known* when it has a cookie, or was seen registered. A new auditor starts from the
+cookies, so it finds bookies that were lost while there was no auditor (defect A10). A read-only
+bookie counts as registered (A9). A known bookie that is not registered is *away*, and *open* until
+an audit has published items for it.
 
 An audit is due
+
 - `gather_s` after the first open bookie went away, and not before `settled_s`, the time from which
-  on this auditor believes what it sees;
+  on this auditor trusts the registrations;
 - with exactly one open bookie: when it has been away for the recovery delay. If it comes back
   before, that audit is cancelled (section 3);
 - in a *mass loss*, when more than a share of the bookies went away within a window: after a wait
-  since it was last so (rule 3.2, defect A11). The wait holds as well for the few that are still
-  away when most are back: those came back one by one, too;
-- at once when an operator asks for it.
+  since that last held (rule 3.2, defect A11). The wait also holds for the few bookies that are
+  still away when most are back, since bookies come back one by one;
+- at once when an operator requests it.
 
 Times are seconds of one monotonic clock. Source: auto-recovery, section 3.
 """
@@ -35,15 +36,16 @@ class LossRules:
 
 
 class DueAudit(NamedTuple):
-    """An audit, and from when on."""
+    """An audit, and the time from which it is due."""
 
     at_s: float
     reason: str
-    """`asked`, `delayed`, `lost` or `mass_loss`: few values, for a metric's label."""
+    """Reason for the audit: `asked`, `delayed`, `lost` or `mass_loss`; few values, for a metric's
+    label."""
 
 
 class LostBookies:
-    """What one auditor knows of the bookies, from the begin of its term on."""
+    """State of the bookies as one auditor knows it, since the start of its term."""
 
     def __init__(self, rules: LossRules, *, settled_s: float, delay_s: float) -> None:
         self._rules = rules
@@ -55,7 +57,8 @@ class LostBookies:
         self._audited: set[str] = set()
         self._asked_s: float | None = None
         self._suspicious_until_s = settled_s
-        """Nothing is believed before: the auditor is new, or there was a mass loss just now."""
+        """No loss is believed before this time: the auditor is new, or there was a mass loss
+        recently."""
         self._delayed: str | None = None
         """The single bookie whose delay is running."""
         self.delayed_scheduled = 0
@@ -72,7 +75,7 @@ class LostBookies:
 
     @property
     def open(self) -> frozenset[str]:
-        """Bookies that are away and that no audit has dealt with."""
+        """Bookies that are away and not covered by an audit yet."""
         return frozenset(self._away_since.keys() - self._audited)
 
     @property
@@ -81,20 +84,20 @@ class LostBookies:
         return self._delayed is not None
 
     def on_cookies(self, bookie_ids: Collection[str], *, now_s: float) -> None:
-        """The bookies that have a cookie now; one that is decommissioned has none any more."""
+        """Set the bookies that have a cookie now; a decommissioned bookie has none any more."""
         gone = self._cookies - set(bookie_ids)
         self._cookies = frozenset(bookie_ids)
         self._seen -= gone
         self._update(now_s)
 
     def on_registered(self, bookie_ids: Collection[str], *, now_s: float) -> None:
-        """The bookies that are registered now, in either list."""
+        """Set the bookies that are registered now, in either list."""
         self._registered = frozenset(bookie_ids)
         self._seen |= self._registered
         self._update(now_s)
 
     def on_delay(self, delay_s: float, *, now_s: float) -> None:
-        """The recovery delay was written. The same value again asks for an audit."""
+        """Set the recovery delay that an operator wrote. The same value again requests an audit."""
         if delay_s == self._delay_s:
             self.on_asked(now_s=now_s)
             return
@@ -102,19 +105,20 @@ class LostBookies:
         self._update(now_s)
 
     def on_asked(self, *, now_s: float) -> None:
-        """An operator, or a decommission, wants an audit at once."""
+        """Request an audit at once, for an operator or a decommission."""
         self._asked_s = now_s
 
     def begin_audit(self) -> dict[str, float]:
-        """An audit begins; the result goes to `on_audited` at its end. Whoever asks from now on
-        asks for another one."""
+        """Begin an audit; pass the result to `on_audited` at its end. A request after this call
+        leads to another audit."""
         self._asked_s = None
         return dict(self._away_since)
 
     def on_audited(self, covered: Mapping[str, float]) -> None:
-        """An audit that began with `covered` has published an item for each ledger of theirs.
+        """Note that the audit that began with `covered` has published an item for each ledger of
+        these bookies.
 
-        A bookie that was back meanwhile, and went away once more, is not covered.
+        A bookie that came back meanwhile, and left once more, is not covered.
         """
         self._audited |= {
             bookie_id
@@ -126,7 +130,7 @@ class LostBookies:
         self._update_delayed()
 
     def is_mass_loss(self, now_s: float) -> bool:
-        """Whether so many went away within the window that something else is to be suspected."""
+        """Return whether so many bookies left within the window that another cause is suspected."""
         lately = sum(
             now_s - since_s <= self._rules.mass_loss_window_s
             for since_s in self._away_since.values()
@@ -138,7 +142,8 @@ class LostBookies:
         )
 
     def due(self, now_s: float) -> DueAudit | None:
-        """The next audit; None if there is no reason for one. May lie in the past."""
+        """Return the next audit; None if there is no reason for one. Its time may lie in the
+        past."""
         open_ = self.open
         if self._asked_s is not None:
             return DueAudit(self._asked_s, "asked")

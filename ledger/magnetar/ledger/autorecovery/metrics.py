@@ -1,8 +1,8 @@
-"""Everything the auditor counts, and all that one process of auto-recovery shows.
+"""Metrics of the auditor, and all metrics that one process of auto-recovery shows.
 
-`metric_fields.py` says how; what a worker counts is in `worker_metrics.py`. The numbers belong to
-the event loop. Those about the whole cluster are 0 in a process that is not the auditor: take the
-maximum over all processes.
+`metric_fields.py` explains the declarations; a worker's metrics are in `worker_metrics.py`. The
+numbers belong to the event loop. Those about the whole cluster are 0 in a process that is not the
+auditor: take the maximum over all processes.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _RUN_BOUNDS_S = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 36
 
 @dataclass(slots=True)
 class AuditorMetrics:
-    """Of the auditor; `is_auditor` says whether this process is it."""
+    """Metrics of the auditor; `is_auditor` says whether this process is it."""
 
     is_auditor: int = gauge("1 in the process that was elected auditor, else 0.")
     elections_won: int = counter("How often this process became the auditor.")
@@ -78,7 +78,7 @@ class AuditorMetrics:
 
 @dataclass(slots=True)
 class AutoRecoveryMetrics:
-    """Of one process."""
+    """Metrics of one process of auto-recovery."""
 
     auditor: AuditorMetrics = group(AuditorMetrics)
     worker: WorkerMetrics = group(WorkerMetrics)

@@ -1,10 +1,10 @@
 """Ledgers that could not be repaired yet, and when they are tried again.
 
 Their locks are kept for the time, so that no other worker spins on them. The delay doubles with
-each failure of the first few, and is minutes after that, or at once where entries are lost: time
-alone does not bring them back. A ledger whose open tail is in trouble waits for its writer's grace.
-A change of the work item or of the registered bookies ends a wait, though never before
-`retry_delay_s` has passed since the attempt. Source: auto-recovery, sections 5 and 6.
+each of the first few failures, and is minutes after that. It is minutes at once if entries are
+lost: time alone does not bring them back. A ledger whose open tail is in trouble waits for its
+writer's grace. A change of the work item or of the registered bookies ends a wait, though never
+before `retry_delay_s` has passed since the attempt. Source: auto-recovery, sections 5 and 6.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from magnetar.ledger.replication_lock import ReplicationLock
 from magnetar.ledger.under_replication import item_path
 
 _WATCHES_MAX = 1000
-"""Items whose changes are noticed at once; others when their time has come."""
+"""Most items that are watched for changes; changes of others are noticed when they are due."""
 
 
 @dataclass(slots=True)
@@ -28,16 +28,16 @@ class Postponed:
 
     ledger_id: int
     lock: ReplicationLock | None
-    """None: too many wait; to be taken anew."""
+    """None if too many ledgers wait: the lock must be taken anew."""
     due_s: float
     attempted_s: float
     failures: int
     open_since_s: float | None
-    """Since when its open tail is known to be in trouble."""
+    """Time since which its open tail is known to be in trouble; None if it is not."""
     watch: Watch | None = None
 
     def is_grace_over(self, now_s: float, grace_s: float) -> bool:
-        """Whether the writer had its time to notice."""
+        """Return whether the writer had its time to notice."""
         return self.open_since_s is not None and now_s - self.open_since_s >= grace_s
 
 
@@ -60,7 +60,7 @@ class PostponedItems:
         self._on_news = on_news
         self._waiting: dict[int, Postponed] = {}
         self._order: list[tuple[float, int]] = []
-        """A heap of (due, ledger id). What does not fit its ledger any more is passed over."""
+        """Heap of (due, ledger id). An item that no longer matches its ledger is skipped."""
         self._watches = 0
 
     def __len__(self) -> int:
@@ -78,7 +78,8 @@ class PostponedItems:
         is_lost: bool,
         before: Postponed | None,
     ) -> Postponed:
-        """Put a ledger off after an attempt. Its lock is kept, unless too many are already."""
+        """Postpone a ledger after an attempt. Its lock is kept, unless too many locks are kept
+        already."""
         settings = self._settings
         now_s = self._clock.monotonic_s()
         failures = before.failures if before is not None else 0
@@ -108,7 +109,7 @@ class PostponedItems:
         return postponed
 
     def take_due(self, now_s: float) -> Postponed | None:
-        """The ledger that waits longest of those whose time has come; None if there is none."""
+        """Remove and return the due ledger with the earliest due time; None if none is due."""
         self._drop_stale()
         if not self._order or self._order[0][0] > now_s:
             return None
@@ -117,19 +118,19 @@ class PostponedItems:
 
     @property
     def due_at_s(self) -> float:
-        """When the next one is due; infinite if none waits."""
+        """When the next ledger is due; infinite if none waits."""
         self._drop_stale()
         return self._order[0][0] if self._order else float("inf")
 
     def on_bookies_changed(self) -> None:
-        """A bookie came or went: what failed for want of it may succeed."""
+        """Shorten all waits, since a bookie came or went: a failed repair may succeed now."""
         for postponed in self._waiting.values():
             self._hurry(postponed)
         if self._waiting:
             self._on_news()
 
     def clear(self) -> list[ReplicationLock]:
-        """Forget all; returns the locks that were kept."""
+        """Remove all ledgers; return the locks that were kept."""
         locks = [each.lock for each in self._waiting.values() if each.lock is not None]
         for ledger_id in list(self._waiting):
             self._remove(ledger_id)

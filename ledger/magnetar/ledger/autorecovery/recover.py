@@ -1,8 +1,8 @@
 """Recovery of bookies by hand: the same repair, for every ledger that names them, driven from here.
 
-For whoever does not want to wait for the auditor, or has switched auto-recovery off. Each ledger is
-repaired under its lock, so that workers may run meanwhile. Open ledgers are closed first, without a
-grace, unless they are to be left alone. Source: auto-recovery, section 8.
+For operators who do not want to wait for the auditor, or have switched auto-recovery off. Each
+ledger is repaired under its lock, so that workers may run meanwhile. Open ledgers are closed first,
+without a grace, unless the caller skips them. Source: auto-recovery, section 8.
 """
 
 import random
@@ -36,11 +36,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Recovered(Enum):
-    """What became of one ledger."""
+    """Outcome for one ledger."""
 
     REPAIRED = "repaired"
     WOULD_BE = "would be repaired"
-    """A dry run."""
+    """Outcome of a dry run."""
     SKIPPED_OPEN = "open, left alone"
     BUSY = "a worker repairs it"
     DELETED = "deleted"
@@ -57,7 +57,7 @@ class RecoveredLedger:
 
     @property
     def is_done(self) -> bool:
-        """The ledger needs the bookies no more."""
+        """Whether the ledger no longer needs the bookies."""
         return self.outcome in (Recovered.REPAIRED, Recovered.DELETED)
 
 
@@ -96,12 +96,12 @@ class ManualRecovery:
         is_dry_run: bool = False,
         skips_open: bool = False,
     ) -> AsyncIterator[RecoveredLedger]:
-        """Repair every ledger that names one of the bookies, or only the one that is given; tells
-        of each as it is done.
+        """Repair every ledger that names one of the bookies, or only the given one; yield each
+        outcome.
 
         Raises:
             BookieRegisteredError: one of the bookies is running.
-            NoSuchLedgerError: the ledger that was given does not exist.
+            NoSuchLedgerError: the given ledger does not exist.
             MetadataError
         """
         await self._unreleased.release_all()
@@ -153,7 +153,7 @@ class ManualRecovery:
 async def check_not_registered(
     store: MetadataStore, bookies: Collection[str], *, root: str
 ) -> None:
-    """Make sure that the bookies are not running, by the store's word of now.
+    """Check in the metadata store that the bookies are not running now.
 
     Raises:
         BookieRegisteredError: one of them is.

@@ -1,18 +1,18 @@
-"""Brings one ledger back to its write quorum: look, copy, swap, look again.
+"""Brings one ledger back to its write quorum: check, copy, swap, check again.
 
 Copy first, metadata last (rule 5.1): a lost member stays in the ensemble until its replacement has
-said of every entry that it is durable there. Then one compare-and-set puts the new member into the
-old one's place, and changes nothing else (5.2). It is written from a fresh read, and only while the
-ledger's lock is held; on a conflict the change is judged anew, and dropped if the fragment is no
+confirmed every entry as durable. Then one compare-and-set puts the new member into the old one's
+place, and changes nothing else (5.2). It is based on a fresh read, and written only while the
+ledger's lock is held. On a conflict the change is judged anew, and dropped if the fragment is no
 longer what it was (5.4). A member on which no entry of a short fragment falls is replaced, too,
 without a copy (5.3, defect A5). A registered bookie that lacks entries, or has bad copies of them,
-gets them again where they belong: no other bookie is needed for that (defect A6).
+gets them again where they belong: that needs no other bookie (defect A6).
 
 The tail of a ledger that is not closed is never touched (rule 6.1, defect A3). When a member of it
-is lost, its writer has some time to notice by itself; then the ledger is fenced and closed, and is
+is lost, its writer has some time to notice by itself; then the ledger is fenced and closed, and
 repaired as a closed one. The writer rolls to a new ledger (6.2). So an open ledger is left to its
-writer while there are too few bookies for a new one, or none for the place of a lost one: closing
-it would end the publishing that goes on without a spare bookie, and get no copy made.
+writer while there are too few bookies for a new ledger, or none to replace a lost one. Closing it
+would stop publishing that works without a spare bookie, and would yield no copy.
 
 Source: auto-recovery, sections 5 and 6.
 """
@@ -58,36 +58,36 @@ HoldsLock = Callable[[], Awaitable[bool]]
 
 
 class RepairState(Enum):
-    """How an attempt ended."""
+    """Outcome of an attempt."""
 
     WHOLE = "whole"
-    """Every bookie that the metadata names has what belongs on it, as far as anybody said
-    otherwise, and all were asked."""
+    """All bookies that the metadata names were asked, and none is known to lack an entry that
+    belongs on it."""
     DELETED = "deleted"
-    """There is no such ledger any more."""
+    """The ledger no longer exists."""
     OPEN = "open"
-    """What is left lies in the tail of a ledger that is not closed."""
+    """The remaining trouble lies in the tail of a ledger that is not closed."""
     FAILED = "failed"
-    """Something is left: `reason`."""
+    """Copies are still missing; `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What an attempt left."""
+    """Result of an attempt."""
 
     state: RepairState
     reason: str = ""
     error: str = ""
-    """The kind of trouble, for counting."""
+    """Kind of the first trouble, for counting."""
     lost: tuple[Range, ...] = ()
     """Entries that no bookie has: data loss (rule 5.6)."""
     is_unreachable: bool = False
-    """Some entries are only on bookies that did not answer."""
+    """Whether some entries are only on bookies that did not answer."""
 
 
 @dataclass(slots=True)
 class _Left:
-    """What could not be done."""
+    """What an attempt could not do."""
 
     reasons: list[str]
     lost: list[Range]
@@ -120,16 +120,16 @@ class LedgerRepair:
     async def repair(
         self, ledger_id: int, reported: Missing, *, may_close: bool, holds_lock: HoldsLock
     ) -> Repaired:
-        """One attempt.
+        """Make one attempt to repair a ledger.
 
         Args:
-            reported: who is said to lack what, as in a work item. Who lacks `EVERYTHING` and is
-                not registered is taken for lost; nobody else is.
+            reported: the entries that each bookie is reported to lack, as in a work item. A bookie
+                counts as lost only if it lacks `EVERYTHING` and is not registered.
             may_close: fence and close the ledger if its tail is in trouble.
 
         Raises:
-            ReplicationLockLostError: nothing was changed since.
-            MetadataUnavailableError, UnknownOutcomeError: later.
+            ReplicationLockLostError: nothing was changed since the lock was lost.
+            MetadataUnavailableError, UnknownOutcomeError: try again later.
         """
         try:
             return await self._attempt(ledger_id, reported, may_close, holds_lock)
@@ -144,10 +144,10 @@ class LedgerRepair:
             return Repaired(RepairState.FAILED, str(error), type(error).__name__)
 
     async def look(self, ledger_id: int, reported: Missing) -> LedgerCheck:
-        """What is missing of a ledger. Changes nothing.
+        """Return the missing copies of a ledger. Changes nothing.
 
         Raises:
-            NoSuchLedgerError, LedgerError: its metadata cannot be had.
+            NoSuchLedgerError, LedgerError: its metadata cannot be read.
         """
         self._metrics.ledgers_checked += 1
         metadata = (await self._client.manager.read(ledger_id)).metadata
@@ -175,7 +175,8 @@ class LedgerRepair:
         return self._conclude(check, left)
 
     def _may_fence(self, check: LedgerCheck, left: _Left) -> bool:
-        """Whether the writer could begin a new ledger now, and the lost members be replaced."""
+        """Return whether the writer could create a new ledger now, and the lost members be
+        replaced."""
         metadata, tail = check.metadata, check.tail
         if tail is None or metadata.state is not LedgerState.OPEN:
             return True  # its writer has lost it already
@@ -244,7 +245,7 @@ class LedgerRepair:
             elif member.state is MemberState.LACKS:
                 wanted[member.bookie_id] = subtract(member.missing, lost)
         if replaced and any(subtract(ranges, lost) != ranges for ranges in wanted.values()):
-            # The old member must stay: it may be the only one that can ever give them back.
+            # The old member must stay: it may be the only one that can ever return them.
             left.note("DataLoss", f"the fragment from entry {span.first} on has lost entries")
             wanted = {each: wanted[each] for each in wanted if each not in replaced.values()}
             replaced = {}
@@ -268,7 +269,7 @@ class LedgerRepair:
         for member in span_check.members:
             info = parts.registry.resolve(member.bookie_id)
             is_gone = member.state is MemberState.GONE
-            # One that went away since it was asked may be restarting.
+            # A bookie that left since the check may be restarting.
             takes_none = member.state is MemberState.LACKS and info is not None and info.readonly
             if not is_gone and not takes_none:
                 continue
@@ -284,7 +285,7 @@ class LedgerRepair:
     def _choose(
         self, metadata: LedgerMetadata, bookies: list[str], index: int, excluded: Collection[str]
     ) -> str:
-        """A bookie for a place of a fragment.
+        """Return a bookie for a place of a fragment.
 
         Raises:
             NotEnoughBookiesError
@@ -308,7 +309,7 @@ class LedgerRepair:
         left: _Left,
         holds_lock: HoldsLock,
     ) -> None:
-        """The compare-and-set that puts the new members into their places."""
+        """Put the new members into their places by compare-and-set."""
         tries_max = self._settings.metadata_retries_max
         tries = 0
 
@@ -323,7 +324,7 @@ class LedgerRepair:
                         f"the fragment from entry {first_entry_id} on was changed meanwhile",
                     )
                 return None
-            # As late as can be: with the lock gone, a bookie may drop what was copied to it.
+            # As late as possible: without the lock, a bookie may drop the entries copied to it.
             if not await holds_lock():
                 raise _lock_lost(ledger_id)
             tries += 1
@@ -343,7 +344,7 @@ class LedgerRepair:
 
 
 def _is_swapped(metadata: LedgerMetadata, first_entry_id: int, replaced: dict[str, str]) -> bool:
-    """Whether the change is made: an attempt whose outcome was not known."""
+    """Return whether the change is made already, by an attempt whose outcome was unknown."""
     return any(
         fragment.first_entry_id == first_entry_id
         and set(replaced.values()) <= set(fragment.bookies)

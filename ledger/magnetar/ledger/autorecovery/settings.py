@@ -6,8 +6,8 @@ DAY_S = 86_400.0
 
 
 class AuditorSettings(BaseModel):
-    """When lost bookies are believed to be lost, and what is checked how often. Units are in the
-    names."""
+    """When the auditor believes a bookie to be lost, and how often it runs each check. Units are in
+    the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,8 +1,8 @@
-"""How re-replication stands: for operators who ask, and for the auditor's metrics.
+"""The state of re-replication, for operators and for the auditor's metrics.
 
-Everything here is read from the metadata store and may be a moment old. Sizes are estimates: the
-average entry of a ledger times the entries that a bookie lacks; of a ledger that is not closed
-nobody knows its length, and it counts as 0 bytes.
+Everything here is read from the metadata store and may be slightly out of date. Sizes are
+estimates: the average entry size of a ledger times the number of entries that a bookie lacks. The
+length of a ledger that is not closed is unknown; it counts as 0 bytes.
 """
 
 import asyncio
@@ -36,25 +36,25 @@ class ItemReport:
     bookies: tuple[str, ...]
     """Bookies that lack entries of the ledger."""
     age_ms: int
-    """Since the first note, by the wall clock."""
+    """Time since the first report, by the wall clock."""
     bytes_to_copy: int
     """Estimated; 0 for a ledger that is not closed."""
     is_in_work: bool
-    """A worker holds its lock: it copies, or waits before it tries again."""
+    """Whether a worker holds its lock: it copies, or waits before it tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemsReport:
-    """All work items, as far as they could be looked at."""
+    """All work items, as far as they could be read."""
 
     count: int
-    """Of all items, those that were not read included."""
+    """Number of all items, including those that were not read."""
     items: tuple[ItemReport, ...]
     """Reports of the items that were read, in the order of their ledgers."""
     lost: Mapping[int, Sequence[Range]]
-    """By ledger: entries that no bookie has, as workers found out."""
+    """Entries that no bookie has, as workers found out, by ledger."""
     unreadable: tuple[str, ...] = ()
-    """What is wrong with those that this version does not understand."""
+    """Errors about the items that this version does not understand."""
 
     @property
     def bytes_to_copy(self) -> int:
@@ -80,15 +80,15 @@ class BookieReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStatus:
-    """The whole of it, without the items one by one."""
+    """The state of re-replication, without the details of the items."""
 
     auditor: str | None
     is_enabled: bool
     delay_s: float | None
-    """None: no operator set one; the auditor's settings count."""
+    """None if no operator set one; the auditor's settings apply."""
     bookies: tuple[BookieReport, ...]
     last_run_ms: dict[str, int | None]
-    """When each check came to its end last (wall clock); None: never."""
+    """When each check last finished, in ms of the wall clock; None if it never did."""
     items: ItemsReport
 
     def bookies_in(self, state: str) -> list[str]:
@@ -96,7 +96,8 @@ class RecoveryStatus:
 
 
 def bytes_to_copy(metadata: LedgerMetadata, missing: Missing) -> int:
-    """About how many bytes the bookies lack of a closed ledger; 0 if it is not closed, or empty."""
+    """Return about how many bytes the bookies lack of a closed ledger; 0 if it is not closed, or
+    empty."""
     entries = metadata.last_entry_id + 1
     if entries <= 0:
         return 0
@@ -126,10 +127,10 @@ async def report_items(
     items_max: int,
     lacking: str | None = None,
 ) -> ItemsReport:
-    """Look at the work items, up to `items_max` of them.
+    """Read the work items, up to `items_max` of them.
 
     Args:
-        lacking: only items that name this bookie; the count is still that of all.
+        lacking: report only items that name this bookie; the count still covers all.
 
     Raises:
         MetadataError
@@ -182,13 +183,13 @@ async def _read_items(
             problems.append(str(result))
         elif isinstance(result, BaseException):
             raise result
-        elif result is not None:  # else somebody finished it just now
+        elif result is not None:  # else a worker finished it meanwhile
             found.append(result)
     return found, problems
 
 
 async def report_bookies(store: MetadataStore, root: str) -> tuple[BookieReport, ...]:
-    """All bookies that are registered or have a cookie, in the order of their ids.
+    """Return all bookies that are registered or have a cookie, in the order of their ids.
 
     Raises:
         MetadataError
@@ -219,10 +220,10 @@ async def report_status(
     items_max: int,
     root: str = "/ledgers",
 ) -> RecoveryStatus:
-    """How re-replication stands.
+    """Return the state of re-replication.
 
     Raises:
-        InvalidLedgerMetadataError: what an operator wrote is not understood.
+        InvalidLedgerMetadataError: a value that an operator wrote is not understood.
         MetadataError
     """
     controls = Controls(store, root)
@@ -239,7 +240,7 @@ async def report_status(
 
 
 async def lock_holder(store: MetadataStore, ledger_id: int, *, root: str = "/ledgers") -> str:
-    """The worker that holds the ledger's replication lock; empty: nobody holds it.
+    """Return the worker that holds the ledger's replication lock; empty if none does.
 
     Raises:
         MetadataError
@@ -252,7 +253,7 @@ async def lock_holder(store: MetadataStore, ledger_id: int, *, root: str = "/led
 
 
 class Survey:
-    """Counts the work items for the auditor's metrics, now and then."""
+    """Counts the work items for the auditor's metrics, periodically."""
 
     def __init__(
         self,
@@ -271,11 +272,11 @@ class Survey:
         self._requested = asyncio.Event()
 
     def request(self) -> None:
-        """Something has changed: do not wait for the interval."""
+        """Request a survey before the interval is over, since something has changed."""
         self._requested.set()
 
     async def wait_request(self, timeout_s: float) -> None:
-        """Wait for a request, but not longer than this."""
+        """Wait for a request, at most `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._requested.wait()
@@ -284,7 +285,8 @@ class Survey:
         self._requested.clear()
 
     async def run(self) -> None:
-        """
+        """Count the work items once.
+
         Raises:
             MetadataError: the metrics stay as they were.
         """

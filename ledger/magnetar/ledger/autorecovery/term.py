@@ -1,14 +1,16 @@
-"""One term of the auditor: from its election to the moment when another one may be elected.
+"""One term of the auditor: from its election until another auditor may be elected.
 
 Four loops, all of which end with the term:
-- one follows the registrations, the cookies and what operators say, and feeds `LostBookies`;
+
+- one follows the registrations, the cookies and the operators' controls, and feeds `LostBookies`;
 - one runs audits when they are due;
-- one runs the periodic checks, each so long after its last run, which the metadata store remembers;
+- one runs the periodic checks, each at an interval after its last run, whose time the metadata
+  store keeps;
 - one counts the work items for the metrics.
 
-While auto-recovery is switched off, or a single lost bookie is being waited for, audits and checks
-wait. Whatever fails is tried again; nothing is concluded from a store that does not answer.
-Source: auto-recovery, sections 1, 3, 4 and 8.
+While auto-recovery is switched off, or the delay for a single lost bookie runs, audits and checks
+wait. Failures are retried; nothing is concluded from a store that does not answer. Source:
+auto-recovery, sections 1, 3, 4 and 8.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _SURVEY_REST_SHARE = 10
-"""A survey is followed by a rest of so many times as long as it took."""
+"""Pause after a survey, as a multiple of the survey's duration."""
 
 
 class AuditorTerm:
@@ -83,7 +85,8 @@ class AuditorTerm:
         """Wakes the audits: something about the bookies or the controls has changed."""
         self._again_s: float | None = None
         self._known_runs: dict[Check, tuple[int, float]] = {}
-        """When each check ran last by the wall clock, and since when this auditor knows of it."""
+        """(last run by the wall clock in ms, monotonic time in s since which this auditor knows of
+        it), per check."""
         self._checks: dict[Check, tuple[float, Callable[[], Awaitable[None]]]] = {
             Check.BOOKIES: (settings.bookie_check_interval_s, self._check_bookies),
             Check.ALL_LEDGERS: (settings.all_ledgers_check_interval_s, audits.check_all_ledgers),
@@ -92,8 +95,8 @@ class AuditorTerm:
         }
 
     async def run(self) -> None:
-        """Work until cancelled. Where the items are kept in a way that is not known here, or what
-        operators wrote is not understood, nothing is done but to say so.
+        """Work until cancelled. If the layout of the work items, or a value that operators wrote,
+        is not understood, only log that.
         """
         watches = self._watch()
         try:
@@ -105,7 +108,7 @@ class AuditorTerm:
             for watch in watches:
                 watch.close()
 
-    # What goes on in the cluster
+    # Changes in the cluster
 
     def _watch(self) -> list[Watch]:
         self._must_load.set()
@@ -129,22 +132,22 @@ class AuditorTerm:
             self._news.set()
 
     async def _load(self) -> None:
-        """Read everything anew.
+        """Read all registrations, cookies and controls anew.
 
         Raises:
             LedgerError: nothing was concluded.
         """
-        async with self._loading:  # what was read first must not be believed last
+        async with self._loading:  # so that an older reading never replaces a newer one
             await self._load_alone()
 
     async def _load_alone(self) -> None:
-        # A server that is behind could show us a bookie as gone that has just come back.
+        # A server that is behind could show a bookie as gone that has just come back.
         await self._store.catch_up()
         is_enabled = await self._controls.is_enabled()
         delay_s, version = await self._read_delay()
         cookies = await self._names("cookies")
-        # The read-only ones before and after: a bookie on its way from one list to the other is
-        # in one of them at any time (defect B22).
+        # The read-only ones before and after: a bookie that moves from one list to the other is in
+        # one of them at any time (defect B22).
         registered = {
             *await self._names("available/readonly"),
             *await self._names("available"),
@@ -153,18 +156,19 @@ class AuditorTerm:
         now_s = self._clock.monotonic_s()
         self._is_enabled = is_enabled
         if version != self._delay_version or delay_s != self._metrics.delay_s:
-            # The same value in a new version asks for an audit; what the first look finds does not.
+            # The same value in a new version requests an audit; the value of the first reading does
+            # not.
             if self._is_loaded or delay_s != self._settings.lost_bookie_recovery_delay_s:
                 self._lost.on_delay(delay_s, now_s=now_s)
             self._delay_version = version
             self._metrics.delay_s = delay_s
-        # Who is registered comes first: with the cookies alone everybody would be away.
+        # Registrations come first: with the cookies alone all bookies would be away.
         self._lost.on_registered(registered, now_s=now_s)
         self._lost.on_cookies(cookies, now_s=now_s)
 
     async def _read_delay(self) -> tuple[float, int | None]:
-        """The recovery delay in seconds, and the version of its node. One that is not understood
-        is left alone, and changes nothing: the bookies are looked after all the same.
+        """Return the recovery delay in seconds, and the version of its node. If the node is not
+        understood, the last known delay stays in force, and bookies are still watched.
 
         Raises:
             MetadataUnavailableError
@@ -223,12 +227,12 @@ class AuditorTerm:
             except LedgerError as error:
                 self._metrics.audit_failures += 1
                 _log.warning("audit_failed", reason=due[1], error=str(error))
-                if due[1] == "asked":  # whoever asked is not there to ask again
+                if due[1] == "asked":  # nobody will ask for it again
                     self._lost.on_asked(now_s=now_s)
                 await asyncio.sleep(self._settings.retry_delay_s)
 
     def _due(self, now_s: float) -> tuple[float, str] | None:
-        """When the next audit is due, and why; None if none is."""
+        """Return the time and the reason of the next audit; None if none is due."""
         if not self._is_enabled:
             return None
         due: list[tuple[float, str]] = []
@@ -243,16 +247,16 @@ class AuditorTerm:
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()
         except TimeoutError:
-            pass  # it is time
+            pass  # the time has come
 
     async def _audit(self, reason: str) -> None:
-        """Publish items for what lost bookies held.
+        """Publish work items for the ledgers of lost bookies.
 
         Raises:
-            LedgerError: incomplete, to be done again.
+            LedgerError: the audit is incomplete and must be repeated.
         """
         async with self._auditing:
-            # A timer may be long overdue, in a process that was paused: look before believing.
+            # A timer may be long overdue, in a process that was paused: read the state again first.
             await self._load()
             now_s = self._clock.monotonic_s()
             due = self._due(now_s)
@@ -268,8 +272,8 @@ class AuditorTerm:
         known = lost.registered | covered.keys()
 
         def is_lost(bookie_id: str) -> bool:
-            # Somebody who went away during the audit is for another one to judge; somebody of whom
-            # nobody ever heard but the ledgers is lost.
+            # A bookie that left during the audit is for the next audit to judge. A bookie that only
+            # ledgers name is lost.
             is_away = bookie_id in covered or bookie_id not in known
             return is_away and bookie_id not in lost.registered
 
@@ -311,9 +315,9 @@ class AuditorTerm:
             await self._run_check(check, checks[check][1])
 
     async def _wait_before(self, check: Check, interval_s: float) -> float:
-        """Seconds until the check is due. The wall clock only chooses a time: one that jumps makes
-        a check early, or late by no more than its interval, since a run is at least as old as the
-        time for which this auditor has known of it."""
+        """Return the seconds until the check is due. The wall clock only chooses a time. If it
+        jumps, a check runs early, or late by no more than its interval: a run is at least as old as
+        the time for which this auditor has known of it."""
         last_ms = await self._until_done(lambda: self._controls.last_run_ms(check))
         if last_ms is None:
             return 0.0
@@ -358,7 +362,7 @@ class AuditorTerm:
             await self._survey.wait_request(self._settings.survey_interval_s)
 
     async def _until_done(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Try again until the store answers, and with something that is understood."""
+        """Repeat the work until the store answers with values that are understood."""
         while True:
             try:
                 return await work()

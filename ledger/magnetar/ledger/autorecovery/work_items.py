@@ -1,9 +1,9 @@
 """The work items of re-replication: published, listed, read, taken, and deleted with a version.
 
-An item says which bookies lack which entries of one ledger (`under_replication.py` has the bytes).
-Who works on it holds the ledger's lock and remembers the version that the item had before it
-looked at the ledger; with that version it deletes the item at the end. Somebody who added another
-bookie meanwhile has changed the version, and the item stays (rule 2.1, defect A1).
+An item says which bookies lack which entries of one ledger (`under_replication.py` defines the
+bytes). A worker holds the ledger's lock and remembers the version that the item had before the
+worker checked the ledger. At the end it deletes the item with that version. If another bookie was
+added meanwhile, the version has changed, and the item stays (rule 2.1, defect A1).
 
 Layout: docs/formats/under-replication.md. Source: auto-recovery, section 2.
 """
@@ -34,26 +34,27 @@ from magnetar.ledger.under_replication import (
 )
 
 GROUPS = 4
-"""Directories above an item, each named by four hex digits of the ledger's id."""
+"""Number of directory levels above an item, each named by four hex digits of the ledger's id."""
 
 
 def items_path(root: str) -> str:
-    """The node below which the items lie."""
+    """Return the path below which the items lie."""
     return f"{root}/underreplication/ledgers"
 
 
 def locks_path(root: str) -> str:
-    """The node that holds the locks."""
+    """Return the path below which the locks lie."""
     return f"{root}/underreplication/locks"
 
 
 def disable_path(root: str) -> str:
-    """While this node is there, workers finish what they have and take nothing new."""
+    """Return the path of the switch: while this node exists, workers finish their work and take no
+    new items."""
     return f"{root}/underreplication/disable"
 
 
 def lost_path(root: str, ledger_id: int) -> str:
-    """The node that says which entries of a ledger no bookie has."""
+    """Return the path of the record of the entries of a ledger that no bookie has."""
     return f"{root}/underreplication/lost/urL{ledger_id}"
 
 
@@ -64,16 +65,16 @@ class WorkItem:
     ledger_id: int
     missing: Missing
     since_ms: int
-    """Wall clock time of the first note."""
+    """Wall clock time of the first report, in ms since 1970."""
     version: int
-    """Of the node, when it was read."""
+    """Version of the node when it was read."""
 
     @property
     def bookies(self) -> frozenset[str]:
         return frozenset(self.missing)
 
     def ranges_of(self, bookie_id: str) -> list[Range]:
-        """What the bookie is said to lack."""
+        """Return the entries that the bookie is reported to lack."""
         return self.missing.get(bookie_id, [])
 
 
@@ -89,7 +90,8 @@ class WorkItems:
         root: str = "/ledgers",
         ranges_max: int = 1000,
     ) -> None:
-        """
+        """Make the items below one root; reads nothing.
+
         Args:
             ranges_max: ranges of one bookie in one item; more are joined into one that covers all.
         """
@@ -100,13 +102,13 @@ class WorkItems:
         self._ranges_max = ranges_max
 
     async def publish(self, ledger_id: int, missing: Missing) -> bool:
-        """Create the item, or merge into the one there is; whether anything changed.
+        """Create the item, or merge into the existing one; return whether anything changed.
 
-        A bookie that is lost lacks `[EVERYTHING]` (`under_replication.py`). Idempotent. A worker
-        that has the ledger in work looks at it again, also if the item said all of it already.
+        A lost bookie lacks `[EVERYTHING]` (`under_replication.py`). Idempotent. A worker that works
+        on the ledger checks it again, even if the item contained all of it already.
 
         Raises:
-            InvalidLedgerMetadataError: what is there is no item that this version reads.
+            InvalidLedgerMetadataError: the node holds no item that this version can read.
             UnknownOutcomeError, MetadataUnavailableError: publish again.
         """
         return await publish_item(
@@ -120,7 +122,7 @@ class WorkItems:
         )
 
     async def read(self, ledger_id: int) -> WorkItem | None:
-        """The item of a ledger; None if there is none.
+        """Return the item of a ledger; None if there is none.
 
         Raises:
             InvalidLedgerMetadataError, MetadataUnavailableError
@@ -134,8 +136,8 @@ class WorkItems:
         return WorkItem(ledger_id, missing, since_ms, node.version)
 
     async def ids(self) -> list[int]:
-        """The ledgers that (may) have an item, ascending. An empty directory that an interrupted
-        deletion left counts: `read` tells.
+        """Return the ledgers that (may) have an item, ascending. An empty directory that an
+        interrupted deletion left counts as one; `read` tells the difference.
 
         Raises:
             MetadataUnavailableError
@@ -143,7 +145,8 @@ class WorkItems:
         return [ledger_id for _, ids in await self.directories() for ledger_id in ids]
 
     async def directories(self) -> list[tuple[str, list[int]]]:
-        """All directories of the tree but the lowest, each with the ledgers right below it.
+        """Return all directories of the tree but the lowest, each with the ledgers directly below
+        it.
 
         Raises:
             MetadataUnavailableError
@@ -161,7 +164,7 @@ class WorkItems:
         return found
 
     async def locked_ids(self) -> set[int]:
-        """The ledgers whose lock somebody holds.
+        """Return the ledgers whose lock is held.
 
         Raises:
             MetadataUnavailableError
@@ -172,7 +175,7 @@ class WorkItems:
     async def take_lock(
         self, ledger_id: int, holder: str, *, unclear: UnreleasedLocks
     ) -> ReplicationLock | None:
-        """Take the ledger's lock; None if somebody holds it. See `ReplicationLock.try_take`.
+        """Take the ledger's lock; return None if it is held. See `ReplicationLock.try_take`.
 
         Raises:
             MetadataUnavailableError
@@ -187,23 +190,23 @@ class WorkItems:
         )
 
     async def delete(self, item: WorkItem) -> bool:
-        """Delete the item if it is as it was read; False if it has changed, and stays.
+        """Delete the item if it is as it was read; return False if it has changed, and stays.
 
         Raises:
-            UnknownOutcomeError: read again; it is gone, or to be judged anew.
+            UnknownOutcomeError: read again; the item is gone, or must be judged anew.
             MetadataUnavailableError
         """
         try:
             await self._store.delete(item_path(self._root, item.ledger_id), version=item.version)
         except NoNodeError:
-            pass  # an earlier attempt of ours whose answer was lost
+            pass  # an earlier attempt deleted it, and its answer was lost
         except BadVersionError:
             return False
         await self.remove_directories(item.ledger_id)
         return True
 
     async def remove_directories(self, ledger_id: int) -> bool:
-        """Remove what an item that is gone leaves empty above it; False if an item is there.
+        """Remove the empty directories above a deleted item; return False if an item exists.
 
         Raises:
             Nothing: an empty directory that stays does no harm.
@@ -211,7 +214,7 @@ class WorkItems:
         directory = parent_path(item_path(self._root, ledger_id))
         for depth in range(GROUPS):
             try:
-                # Version 0: whoever ever wrote to a directory meant something by it.
+                # Version 0: a directory that was ever written to has a meaning for its writer.
                 await self._store.delete(directory, version=0)
             except NotEmptyError:
                 return depth > 0
@@ -223,7 +226,7 @@ class WorkItems:
         return True
 
     async def note_lost(self, ledger_id: int, ranges: Sequence[Range]) -> None:
-        """Record which entries no bookie has, for people; nothing if there are none any more.
+        """Record the entries that no bookie has, for operators; an empty list removes the record.
 
         Raises:
             UnknownOutcomeError, MetadataUnavailableError: call again.
@@ -241,7 +244,7 @@ class WorkItems:
                 pass  # two workers, one after the other without a session in between
 
     async def lost_ids(self) -> list[int]:
-        """The ledgers of which entries are recorded as lost.
+        """Return the ledgers with entries recorded as lost.
 
         Raises:
             MetadataUnavailableError
@@ -249,7 +252,7 @@ class WorkItems:
         return _ids_of(await self._children_if_any(parent_path(lost_path(self._root, 0))))
 
     async def lost(self) -> dict[int, list[Range]]:
-        """The entries that are recorded as lost, by ledger.
+        """Return the entries that are recorded as lost, by ledger.
 
         Raises:
             InvalidLedgerMetadataError, MetadataUnavailableError
@@ -274,7 +277,7 @@ class WorkItems:
         return found
 
     async def is_disabled(self) -> bool:
-        """Whether an operator switched auto-recovery off.
+        """Return whether an operator switched auto-recovery off.
 
         Raises:
             MetadataUnavailableError

@@ -1,17 +1,17 @@
 """The worker: takes work items, has their ledgers repaired, and deletes the items.
 
-An item is taken by its ledger's lock. What the item says and its version are read before anything
-else; when a look after the last copy found nothing missing, the item is deleted with that version
-(rule 2.1). When something is left, the worker keeps the lock for a while, so that others do not
-spin on it (section 5, step 6): a short while at first, then minutes; entries that no bookie has are
-an alarm and wait long at once (rule 5.6, defect A7). A change of the item or of the registered
+A worker takes an item by its ledger's lock. It reads the item and its version before anything else.
+If a check after the last copy finds nothing missing, it deletes the item with that version (rule
+2.1). If something is left, the worker keeps the lock for a while, so that others do not spin on the
+item (section 5, step 6): a short while at first, then minutes. Entries that no bookie has raise an
+alarm and get the long wait at once (rule 5.6, defect A7). A change of the item or of the registered
 bookies ends the wait early. The tail of an open ledger gets its grace in the same way.
 
-A session that ends takes all locks with it: whatever is under way is given up before its metadata
-write (5.4). Items come by watches, not by polling (A12); how many are taken per second is bounded.
+A session that ends takes all locks with it: all work is abandoned before its metadata write (5.4).
+Items are found by watches, not by polling (A12); the rate of taking them is bounded.
 
-Everything is injected: store, clock, random, and the network within the client.
-Source: auto-recovery, section 5.
+Everything is injected: store, clock, random, and the network within the client. Source:
+auto-recovery, section 5.
 """
 
 import asyncio
@@ -42,14 +42,15 @@ _STORE_RETRY_S = 1.0
 
 @dataclass(slots=True)
 class _Job:
-    """A ledger in work."""
+    """The work on one ledger."""
 
     task: "asyncio.Task[None]"
     lock: ReplicationLock | None = None
 
 
 class Worker:
-    """One per process is enough. `await start()`, later `await stop()`."""
+    """The re-replication worker; one per process is enough. `await start()`, later `await
+    stop()`."""
 
     def __init__(
         self,
@@ -62,10 +63,11 @@ class Worker:
         settings: WorkerSettings | None = None,
         root: str = "/ledgers",
     ) -> None:
-        """
+        """Make a worker that does not run yet.
+
         Args:
             client: started; the worker does not close it.
-            holder: names this process in the locks that it holds, for people.
+            holder: name of this process in its locks, for operators.
         """
         self._settings = settings = settings or WorkerSettings()
         self._store = store
@@ -97,12 +99,12 @@ class Worker:
         self._unreleased = UnreleasedLocks()
         self._watches: list[Watch] = []
         self._is_disabled: bool | None = None
-        """None: look again."""
+        """None if the worker must read it again."""
         self._is_stopping = False
         self._main: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to take items. Never raises for a store that is away: it is waited for."""
+        """Begin to take items. If the store does not answer, wait for it instead of raising."""
         assert self._main is None, "started twice"
         self._watches = [
             self._store.on_session_change(self._on_session_change),
@@ -113,12 +115,12 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it looks for work, though it may be switched off."""
+        """Whether the worker looks for work, even if it is switched off."""
         return self._main is not None and not self._main.done()
 
     async def stop(self) -> None:
-        """Take nothing new, give up what is under way, and give back the locks. What was copied
-        stays; the items stay for others."""
+        """Take no new items, abandon the work under way, and release the locks. Finished copies
+        stay; the items remain for other workers."""
         self._is_stopping = True
         for watch in self._watches:
             watch.close()
@@ -136,7 +138,7 @@ class Worker:
         except TimeoutError:
             _log.warning("replication_locks_left_to_the_session")
 
-    # What comes in
+    # Events
 
     def _on_session_change(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
@@ -227,7 +229,7 @@ class Worker:
     # One item
 
     async def _work(self, ledger_id: int, postponed: Postponed | None) -> None:
-        """One attempt at one item, from the lock to its release."""
+        """Make one attempt at one item, from taking the lock to its release."""
         job = self._jobs[ledger_id]
         is_kept = False
         try:
@@ -236,13 +238,13 @@ class Worker:
                     ledger_id, self._holder, unclear=self._unreleased
                 )
             if job.lock is None:
-                return  # somebody was faster
+                return  # another worker was faster
             is_kept = await self._work_locked(ledger_id, job.lock, postponed)
         except ReplicationLockLostError as error:
             self.metrics.items_aborted += 1
             _log.warning("repair_aborted", ledger_id=ledger_id, error=str(error))
         except LedgerError as error:
-            # Above all the store is away. The lock is kept, if it was taken.
+            # Mostly because the store does not answer. A lock that was taken is kept.
             if job.lock is not None:
                 failed = Repaired(RepairState.FAILED, str(error), type(error).__name__)
                 self._postpone(ledger_id, job.lock, failed, postponed)
@@ -254,10 +256,10 @@ class Worker:
     async def _work_locked(
         self, ledger_id: int, lock: ReplicationLock, postponed: Postponed | None
     ) -> bool:
-        """Whether the lock is kept, for another attempt."""
+        """Repair the ledger under its lock; return whether to keep the lock for another attempt."""
         item = await self.items.read(ledger_id)
         if item is None:
-            # Done by somebody else between the listing and the lock; or only a directory is left.
+            # Another worker finished between the listing and the lock; or only a directory is left.
             await self.items.remove_directories(ledger_id)
             await self._forget(ledger_id)
             return False
@@ -289,7 +291,7 @@ class Worker:
         return False
 
     async def _forget(self, ledger_id: int) -> None:
-        """The ledger is whole, or gone: nothing of it is lost."""
+        """Clear all records of losses: the ledger is whole, or gone."""
         is_recorded = self.metrics.set_lost(ledger_id, []) or ledger_id in self._recorded_losses
         self.metrics.set_unreachable(ledger_id, "")
         if is_recorded:
@@ -298,7 +300,7 @@ class Worker:
     def _postpone(
         self, ledger_id: int, lock: ReplicationLock, repaired: Repaired, before: Postponed | None
     ) -> bool:
-        """Keep the item for later; whether the lock is kept with it."""
+        """Keep the item for later; return whether the lock is kept with it."""
         metrics = self.metrics
         metrics.items_deferred += 1
         metrics.failures[repaired.error] = metrics.failures.get(repaired.error, 0) + 1
@@ -319,7 +321,7 @@ class Worker:
         return postponed.lock is not None
 
     async def _note_loss(self, ledger_id: int, repaired: Repaired) -> None:
-        """Alarm about entries that nobody has; and where people can see it."""
+        """Raise an alarm about entries that no bookie has, and record them for operators."""
         lost = list(repaired.lost)
         reason = repaired.reason if repaired.is_unreachable else ""
         self.metrics.set_unreachable(ledger_id, reason)
@@ -337,7 +339,7 @@ def make_repair(
     settings: WorkerSettings,
     metrics: WorkerMetrics,
 ) -> LedgerRepair:
-    """The parts that repair ledgers, over a client that is started."""
+    """Make the parts that repair ledgers, over a client that is started."""
     checker = make_checker(client, settings)
     copier = Copier(
         client.channels,
@@ -351,7 +353,7 @@ def make_repair(
 
 
 def make_checker(client: LedgerClient, settings: WorkerSettings | None = None) -> Checker:
-    """The part that looks at replicas, for workers and audits."""
+    """Make the checker of replicas, for workers and audits."""
     settings = settings or WorkerSettings()
     return Checker(
         client.channels,

@@ -1,4 +1,4 @@
-"""What a worker counts."""
+"""Metrics of a worker."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from magnetar.ledger.under_replication import Range
 
 @dataclass(slots=True)
 class WorkerMetrics:
-    """Owned by the event loop."""
+    """Metrics of one worker. Belong to the event loop."""
 
     items_taken: int = counter("Work items that were begun, each attempt.")
     items_finished: int = counter("Work items deleted: the ledger is whole, or deleted.")
@@ -44,12 +44,12 @@ class WorkerMetrics:
     )
 
     lost_entries: dict[int, list[Range]] = field(default_factory=dict)
-    """By ledger: entries that every bookie is certain not to have (rule 5.6)."""
+    """Entries that every bookie is certain not to have, by ledger (rule 5.6)."""
     unreachable: dict[int, str] = field(default_factory=dict)
-    """By ledger: why some of its entries cannot be had now."""
+    """Why some entries cannot be read now, by ledger."""
 
     def set_lost(self, ledger_id: int, ranges: list[Range]) -> bool:
-        """Note what is lost of a ledger, nothing if empty; whether that is news."""
+        """Set the lost entries of a ledger, empty for none; return whether they changed."""
         before = self.lost_entries.pop(ledger_id, [])
         if ranges:
             self.lost_entries[ledger_id] = ranges
@@ -57,7 +57,7 @@ class WorkerMetrics:
         return ranges != before
 
     def set_unreachable(self, ledger_id: int, reason: str) -> None:
-        """Note why entries of a ledger cannot be had; empty if they can."""
+        """Set why entries of a ledger cannot be read; empty if they can."""
         self.unreachable.pop(ledger_id, None)
         if reason:
             self.unreachable[ledger_id] = reason

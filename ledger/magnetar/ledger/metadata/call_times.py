@@ -1,8 +1,8 @@
-"""How the metadata store does, as this process sees it: times of the last calls, and its session.
+"""Health of the metadata store as this process sees it: times of the last calls, and its session.
 
-A ring of the last calls, always on, for operators. A call costs two looks at the clock. Calls that
-failed for want of an answer count as failed; a node that is missing or was changed is an answer.
-Pure but for the clock, which is given.
+A ring of the last calls, always on, for operators. Timing a call reads the clock twice. Calls
+without an answer count as failed; a node that is missing or was changed is an answer. Pure but for
+the clock, which is passed in.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from magnetar.ledger.errors import MetadataUnavailableError, UnknownOutcomeError
 from magnetar.ledger.metadata.store import SessionState
 
 CALLS_KEPT: Final = 1_000
-"""In the ring, some 100 bytes each; the oldest goes."""
+"""Number of calls in the ring, some 100 bytes each; the oldest is dropped."""
 
 CallKind = Literal["read", "write"]
 
@@ -25,17 +25,17 @@ class CallFacts:
     """The calls of a store. Times in seconds, over the last `kept` calls; 0 without any."""
 
     reads: int
-    """Since the store was opened, as are `writes` and `failed`."""
+    """Reads since the store was opened; `writes` and `failed` count from then too."""
     writes: int
     failed: int
-    """Calls without an answer in time, or whose outcome nobody knows."""
+    """Calls without an answer in time, or with an unknown outcome."""
     kept: int
     last_s: float
     median_s: float
     p99_s: float
     longest_s: float
     span_s: float
-    """Since the oldest of the calls that are kept ended."""
+    """Seconds since the oldest kept call ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class SessionFacts:
     """The session of a store."""
 
     state_s: float
-    """How long the session has been in its state."""
+    """Seconds since the session entered its current state."""
     times_suspended: int
-    """How often contact was lost since the store was opened."""
+    """Number of lost contacts since the store was opened."""
     times_expired: int
 
 
@@ -55,7 +55,7 @@ class CallTimes:
     def __init__(self, now_s: Callable[[], float], *, calls_kept: int = CALLS_KEPT) -> None:
         self._now_s = now_s
         self._calls: deque[tuple[float, float]] = deque(maxlen=calls_kept)
-        """When a call ended, and how long it took."""
+        """(end of a call, its duration) in seconds, oldest first."""
         self._counts: dict[CallKind, int] = {"read": 0, "write": 0}
         self._failed = 0
         self._state_since_s = now_s()
@@ -64,7 +64,7 @@ class CallTimes:
 
     @contextmanager
     def timed(self, kind: CallKind) -> Iterator[None]:
-        """Time what is done inside. Errors pass through."""
+        """Time the body as one call. Errors pass through."""
         begun_s = self._now_s()
         try:
             yield
@@ -77,13 +77,13 @@ class CallTimes:
             self._calls.append((ended_s, ended_s - begun_s))
 
     def on_state(self, state: SessionState) -> None:
-        """Note a change of the session."""
+        """Record a change of the session's state."""
         self._state_since_s = self._now_s()
         self._times_suspended += state is SessionState.SUSPENDED
         self._times_expired += state is SessionState.EXPIRED
 
     def calls(self) -> CallFacts:
-        """Return what the calls took. Sorts the ring: not for a hot path."""
+        """Return counts and times of the calls. Sorts the ring: not for a hot path."""
         times = sorted(took_s for _, took_s in self._calls)
         count = len(times)
         return CallFacts(
@@ -99,7 +99,7 @@ class CallTimes:
         )
 
     def session(self) -> SessionFacts:
-        """Return what became of the session."""
+        """Return the state's age and the counts of the session's changes."""
         return SessionFacts(
             state_s=self._now_s() - self._state_since_s,
             times_suspended=self._times_suspended,
@@ -109,12 +109,12 @@ class CallTimes:
 
 @runtime_checkable
 class TimedStore(Protocol):
-    """A metadata store that times its calls, as both real ones do."""
+    """A metadata store that times its calls, as both production stores do."""
 
     @property
     def call_times(self) -> CallTimes: ...
 
     @property
     def session_id(self) -> str:
-        """As the store's servers call the session in their logs; empty: it has no such name."""
+        """The name of the session in the logs of the store's servers; empty if it has none."""
         ...

@@ -1,26 +1,26 @@
 """A cell: one value of the metadata store that several writers change by comparing versions.
 
-A change reads the value, asks a function for the new one, and writes it if the node still has the
-version that was read. Three things can go wrong, and each is handled here, once:
+A change reads the value, computes the new one by a function, and writes it if the node still has
+the version that was read. Three things can go wrong, and each is handled here, once:
 
-- *Conflict*: another writer was faster. The value is read again and the function asked again.
+- *Conflict*: another writer was faster. The value is read again and the function called again.
 - *Doubt*: the connection broke, so the write may have happened. The store catches up with all
-  finished writes, the value is read again, and the write counts as done if what is stored is byte
-  for byte what was tried. Writers that may try equal values and must tell them apart put a token
+  finished writes and the value is read again. The write counts as done if the stored bytes equal
+  the bytes that were tried. Writers that may try equal values and must tell them apart put a token
   into the value. A try that another writer has overwritten meanwhile looks like a conflict, so the
-  function must be one that can run again on its own result.
+  function must be able to run again on its own result.
 - *Absence*: the server that answered may be behind the others. Before a change concludes from
   absence, the store catches up and the value is read once more.
 
-Tries are bounded. A change that fails says whether it may have happened:
+The number of tries is bounded. A change that fails says whether it may have happened:
 
 - `UnknownOutcomeError`: a try of this change may have happened, or may yet.
 - `ContendedError`: others changed the node at each try; nothing was changed.
 - `MetadataUnavailableError`: the store did not answer; nothing was changed.
 
-The cell knows no component: values are decoded and encoded by functions, and what these and the
-change function raise passes through and leaves the node as it is. The cell does not guard a value
-that only one owner may write: an owner that finds a foreign value is fenced and must not try again
+The cell depends on no component: functions decode and encode the values. Errors of these and of the
+change function pass through and leave the node as it is. The cell does not guard a value that only
+one owner may write: an owner that finds a foreign value is fenced and must not try again
 (`managed_log/log_list.py`).
 """
 
@@ -41,13 +41,13 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.metadata.store import MetadataStore
 
 TRIES_MAX = 40
-"""Tries of one change. Of several changes at once one succeeds each time; brokers fan out to 16
-requests."""
+"""Most tries of one change. Of several concurrent changes, one succeeds in each round; brokers fan
+out to 16 requests."""
 
 V = TypeVar("V")
 
 _ENDS = (MetadataUnavailableError, SessionExpiredError)
-"""Errors that end a change and say nothing of its earlier tries."""
+"""Errors that end a change and say nothing about its earlier tries."""
 
 
 def bytes_cell(
@@ -66,11 +66,11 @@ class Deletion(Enum):
 GONE: Final = Deletion.GONE
 
 Change = Callable[[V | None], V | Deletion | None]
-"""Gets the present value, None without one; returns the new value, `GONE` to delete the node, or
-None to leave it as it is. May be called several times."""
+"""Function from the present value (None if there is none) to the new value, to `GONE`, which
+deletes the node, or to None, which leaves it as it is. May be called several times."""
 
 AsyncChange = Callable[[V | None], Awaitable[V | Deletion | None]]
-"""A change function that waits for other answers before it decides."""
+"""A change function that awaits other answers before it decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +78,22 @@ class Stored(Generic[V]):
     """Value of a node, and its version, on which the next write is based."""
 
     value: V | None
-    """None: the node is there for its children alone."""
+    """None if the node has no value of its own and exists only for its children."""
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[V]):
-    """How a change ended."""
+    """Result of a change."""
 
     before: V | None
     """Value that the last try started from."""
     after: V | None
     """Value of the node when the change ended."""
     version: int | None
-    """The version of the node at the end; None: there is no node."""
+    """Version of the node at the end; None if there is no node."""
     is_written: bool
-    """Whether this change wrote it; False: there was nothing to do."""
+    """Whether this change wrote the value; False if there was nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +102,15 @@ class _Try(Generic[V]):
 
     before: V | None
     data: bytes | None
-    """None: a deletion."""
+    """The bytes written; None for a deletion."""
 
 
 def _ignore() -> None:
-    """Do nothing about a doubt."""
+    """Do nothing about an unknown outcome."""
 
 
 class Cell(Generic[V]):
-    """One node. Keeps nothing in memory: any number of cells may stand for it."""
+    """One node of the store. Keeps nothing in memory: several cells may refer to one node."""
 
     def __init__(
         self,
@@ -122,10 +122,11 @@ class Cell(Generic[V]):
         ephemeral: bool = False,
         tries_max: int = TRIES_MAX,
     ) -> None:
-        """
+        """Make the cell of one path; reads nothing.
+
         Args:
             decode: returns None for a node that holds no value of its own.
-            ephemeral: whether a node that the cell creates goes with the store's session.
+            ephemeral: whether nodes that the cell creates are deleted with the store's session.
         """
         self._store = store
         self._path = path
@@ -135,11 +136,11 @@ class Cell(Generic[V]):
         self._tries_max = tries_max
 
     async def read(self, *, is_sure: bool = False) -> Stored[V] | None:
-        """Return what is stored; None: there is no node. With `is_sure`, absence is asked for
-        twice: the server that answered may have been behind.
+        """Return the stored value, or None if there is no node. With `is_sure`, an absent node is
+        read twice: the server that answered first may have been behind.
 
         Raises:
-            MetadataUnavailableError, and as `decode`.
+            MetadataUnavailableError, and every error of `decode`.
         """
         found = await self._get()
         if found is None and is_sure:
@@ -150,7 +151,8 @@ class Cell(Generic[V]):
         return Stored(self._decode(found[0]), found[1])
 
     async def create(self, value: V) -> bool:
-        """Create the node without reading it first. False: it is there, and not by this call.
+        """Create the node without reading it first. Return False if it exists and this call did not
+        create it.
 
         Raises:
             UnknownOutcomeError, MetadataUnavailableError, ValueTooLargeError
@@ -176,12 +178,12 @@ class Cell(Generic[V]):
         raise self._unknown(None)
 
     async def have(self, value: V) -> tuple[Stored[V], bool]:
-        """Return what is stored, and whether it is what this call made; create it from `value` if
+        """Return the stored value, and whether this call created it; create it from `value` if
         there is no node.
 
         Raises:
             UnknownOutcomeError, MetadataUnavailableError, ContendedError, ValueTooLargeError, and
-            as `decode`.
+            every error of `decode`.
         """
         data = self._encode(value)
         is_in_doubt = False
@@ -207,17 +209,20 @@ class Cell(Generic[V]):
     async def change(
         self, change: Change[V], *, known: Stored[V] | None = None, is_sure: bool = True
     ) -> Changed[V]:
-        """Replace the value by what `change` makes of it.
+        """Replace the value by the result of `change`.
 
         Args:
-            known: what was read before, for the first try to begin with.
-            is_sure: whether absence is asked for twice. Without need where absence leads to a
-                creation, which fails if the node is there.
+            known: a value that was read before; the first try starts from it.
+            is_sure: whether an absent node is read twice. Not needed where absence leads to a
+                creation, which fails if the node exists.
 
         Raises:
-            UnknownOutcomeError, ContendedError, MetadataUnavailableError: see the module.
-            NotEmptyError: to be deleted, and has children. ValueTooLargeError.
-            As `decode` and `change`.
+            UnknownOutcomeError: a try of this change may have happened, or may yet.
+            ContendedError: others changed the node at each try; nothing was changed.
+            MetadataUnavailableError: the store did not answer; nothing was changed.
+            NotEmptyError: the node to be deleted has children.
+            ValueTooLargeError
+            Every error of `decode` and `change`.
         """
 
         async def changed(before: V | None) -> V | Deletion | None:
@@ -233,14 +238,14 @@ class Cell(Generic[V]):
         is_sure: bool = True,
         on_doubt: Callable[[], None] = _ignore,
     ) -> Changed[V]:
-        """Replace the value by what a function makes of it that waits for other answers.
+        """Replace the value by the result of a function that awaits other answers.
 
         Args:
             known, is_sure: see `change`.
-            on_doubt: called when the outcome of a try is unknown, before the next look.
+            on_doubt: called when the outcome of a try is unknown, before the next read.
 
         Raises:
-            See `change`.
+            Every error of `change`.
         """
         doubts: list[_Try[V]] = []
         for _ in range(self._tries_max):
@@ -267,7 +272,7 @@ class Cell(Generic[V]):
                 doubts.append(_Try(before, new_data))
                 on_doubt()
             except (BadVersionError, NodeExistsError, NoNodeError):
-                continue  # Another writer was faster, or an earlier try of ours came late: look.
+                continue  # Another writer was faster, or an earlier try came late: look again.
             except _ENDS as error:
                 if doubts:
                     raise self._unknown(error) from error
@@ -283,7 +288,7 @@ class Cell(Generic[V]):
             await self._store.create(self._path, data)
 
     async def _write(self, data: bytes | None, version: int | None) -> int | None:
-        """Create, replace or delete; returns the new version."""
+        """Create, replace or delete the node; return the new version."""
         if version is None:
             assert data is not None, "there is nothing to delete"
             await self._create(data)
@@ -303,10 +308,10 @@ class Cell(Generic[V]):
         return found
 
     async def _look_after_doubt(self) -> tuple[bytes, int] | None:
-        """Read with every write in it that had finished before.
+        """Read the node, including every write that had finished before.
 
         Raises:
-            UnknownOutcomeError: the store does not answer, so the doubt stays.
+            UnknownOutcomeError: the store does not answer, so the doubt remains.
         """
         try:
             await self._store.catch_up()

@@ -1,13 +1,13 @@
-"""How many transactions of a metadata file were answered: a small file beside it.
+"""The number of answered transactions of a metadata file, in a small file beside it.
 
-SQLite reads its write-ahead log up to the first frame that does not fit, and says nothing about
-what lies behind. The file counts its transactions itself; this is the count that was reached when
+SQLite reads its write-ahead log up to the first frame that does not fit, and ignores the rest
+silently. The file counts its transactions itself; `PATH-end` holds the count that was reached when
 the last one was answered. A file with a smaller count has lost answered changes.
 
 Layout of `PATH-end` (docs/formats/ledger-metadata.md), 20 bytes, big-endian: magic "MGME", version
-1 (uint32), count (uint64), CRC32C of these 16 bytes (uint32). It is written after each commit
-and not synced: after a power failure it may be behind, which proves nothing, and it is never
-ahead. Several processes may write it; the last one wins, which may leave it behind by a few.
+1 (uint32), count (uint64), CRC32C of these 16 bytes (uint32). It is written after each commit and
+not synced: after a power failure it may be behind, which proves nothing, and it is never ahead.
+Several processes may write it; the last one wins, which may leave it behind by a few.
 """
 
 import os
@@ -22,14 +22,15 @@ _CHECKSUM = struct.Struct(">I")
 
 
 class CommitCount:
-    """The file of one handle. Every method blocks."""
+    """The count file of one store handle. Every method blocks."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor: int | None = None
 
     def read(self) -> int | None:
-        """The count; None: there is none, or none that can be read, which proves nothing.
+        """Return the count, or None if the file is missing or unreadable as a count, which proves
+        nothing.
 
         Raises:
             OSError: the file cannot be read.
@@ -46,8 +47,8 @@ class CommitCount:
         return count if (magic, version) == (_MAGIC, _VERSION) else None
 
     def write(self, count: int) -> None:
-        """Note that this many were answered. A file that cannot be written guards less, and that
-        is all: the transaction is durable."""
+        """Record the number of answered transactions. If the file cannot be written, there is only
+        less protection: the transaction is durable."""
         try:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC

@@ -1,17 +1,18 @@
-"""Election: of several candidates one leads, and all know which.
+"""Election: one of several candidates leads, and all know which.
 
-Each candidate casts a vote, an ephemeral sequential node `{path}/V_<ten digits>`; the lowest leads.
-Its value is JSON, `{"format": 1, "candidate": id, "token": 16 hex digits}`: the token tells a vote
-whose creation had an unknown outcome from everybody else's, also from that of an earlier run of the
-same candidate, which stands until that session ends. A candidate watches the vote ahead of its own,
-the lowest, and its own.
+Each candidate casts a vote, an ephemeral sequential node `{path}/V_<ten digits>`; the lowest vote
+leads. The vote's value is JSON, `{"format": 1, "candidate": id, "token": 16 hex digits}`. The token
+identifies a vote whose creation had an unknown outcome. It tells that vote from those of all
+others, and from one of an earlier run of the same candidate, which remains until that session ends.
+A candidate watches the vote ahead of its own, the lowest, and its own.
 
-What else lies there is left alone, told of once, and holds nobody up. A vote goes with its session,
-so a persistent node is none, whatever its name and value: nobody would ever take it back. A vote
-that is not understood has a session behind it, as that of a newer release has: it counts.
+Other nodes at this path are left alone, logged once, and delay nobody. A vote ends with its
+session, so a persistent node is no vote, whatever its name and value: nothing would ever remove it.
+A vote that this release does not understand, such as that of a newer release, has a live session,
+so it counts.
 
-**Being the leader is advice.** Losing sight of the store ends it at once, but a process that was
-paused learns that only when it goes on, and by then another one may lead. What two leaders must
+**Being the leader is advice.** Losing contact with the store ends it at once, but a process that
+was paused learns that only when it resumes, and by then another one may lead. What two leaders must
 never both do needs a compare-and-set, or a guard by the holder's own clock.
 
 Source: auto-recovery, section 1.
@@ -43,11 +44,11 @@ _VOTE = "V_"
 _VOTE_NAME = re.compile(rf"{_VOTE}(?P<number>\d{{{SEQUENCE_DIGITS}}})")
 _TOKEN_BITS = 64
 _VALUE_BYTES_SHOWN = 80
-"""Of a value that is not understood."""
+"""Bytes of a value that is not understood which the log shows."""
 _RETRY_DELAY_S = 0.5
-"""After a look at the votes that failed."""
+"""Delay, in seconds, after a failed look at the votes."""
 _WITHDRAWALS_MAX = 5
-"""How often `close` tries to take the vote back; the end of the session does it otherwise."""
+"""Most tries of `close` to take the vote back; otherwise the end of the session removes it."""
 
 
 class _VoteRecord(BaseModel):
@@ -63,12 +64,12 @@ class _VoteRecord(BaseModel):
 class _Vote(NamedTuple):
     name: str
     candidate: str | None
-    """None: the value is not understood. The vote counts, whoever cast it."""
+    """None if the value is not understood. The vote counts all the same."""
     token: str | None
 
 
 async def read_leader(store: MetadataStore, path: str) -> str | None:
-    """Read the current leader without standing for election; None if there is no vote, or the
+    """Return the current leader without standing for election; None if there is no vote, or the
     lowest vote is not understood.
 
     Raises:
@@ -85,7 +86,8 @@ class Election:
     def __init__(
         self, store: MetadataStore, path: str, candidate: str, *, random: random.Random
     ) -> None:
-        """`candidate` is what others see as the leader's id; it may stand again after a crash."""
+        """Make a candidate that does not stand yet. Others see `candidate` as the leader's id; the
+        same id may stand again after a crash."""
         self._store = store
         self._path = path
         self._candidate = candidate
@@ -94,7 +96,8 @@ class Election:
         self._watches: dict[str, Watch] = {}
         self._session_watch: Watch | None = None
         self._session = 0
-        """Counts the changes of the session's state: a look from before one proves nothing."""
+        """Number of session state changes so far: a look that began before a change proves
+        nothing."""
         self._is_first = False
         self._leader: str | None = None
         self._callbacks: list[Callable[[], None]] = []
@@ -104,11 +107,12 @@ class Election:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate leads, as far as it knows; false without contact to the store."""
+        """Whether this candidate leads, as far as it knows; False without contact to the store."""
         return self._is_first and self._has_contact
 
     def leader(self) -> str | None:
-        """The id of the candidate that leads; None if nobody does, or it is not known just now."""
+        """Return the id of the leading candidate; None if there is none, or it is unknown at
+        present."""
         return self._leader if self._has_contact else None
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -116,8 +120,8 @@ class Election:
         self._callbacks.append(callback)
 
     async def start(self) -> None:
-        """Stand from now on. Returns after a first look at the votes, also one that failed: it is
-        tried again for as long as it takes.
+        """Stand for election. Returns after the first look at the votes, even a failed one; a
+        failed look is repeated without limit.
         """
         assert self._task is None, "started twice"
         self._session_watch = self._store.on_session_change(self._on_session_change)
@@ -126,8 +130,8 @@ class Election:
         await self._has_looked.wait()
 
     async def close(self) -> None:
-        """Stand no longer, and take the vote back: the next one leads at once. Closing twice, or
-        without a start, is fine.
+        """Stop standing, and take the vote back, so that the next candidate leads at once. Closing
+        twice, or without a start, is fine.
         """
         task, self._task = self._task, None
         if task is None:
@@ -150,7 +154,7 @@ class Election:
             await self._must_look.wait()
             self._must_look.clear()
             try:
-                if self._has_contact:  # else the next session state wakes us
+                if self._has_contact:  # else the next session state wakes this loop
                     await self._look()
             except MetadataError as error:
                 _log.warning("election_look_failed", path=self._path, error=str(error))
@@ -160,13 +164,13 @@ class Election:
             self._has_looked.set()
 
     async def _look(self) -> None:
-        """Have one vote of our own, watch those that matter, and draw the conclusion.
+        """Make sure that there is one own vote, watch those that matter, and update the result.
 
         Raises:
             MetadataError
         """
         session = self._session
-        # A server that is behind could show us a vote of a session that is over.
+        # A server that is behind could show a vote of a session that is over.
         await self._store.catch_up()
         while session == self._session:
             votes = await _read_votes(self._store, self._path, self._known)
@@ -179,7 +183,7 @@ class Election:
             own = ours[0]
             matter = [votes[0].name, votes[own].name, votes[max(own - 1, 0)].name]
             if self._watch_only(matter):
-                continue  # First watch, then read: what went in between would be missed.
+                continue  # First watch, then read: a change in between would be missed.
             if session == self._session:
                 self._conclude(is_first=own == 0, leader=votes[0].candidate)
             return
@@ -191,11 +195,11 @@ class Election:
                 f"{self._path}/{_VOTE}", record.encode(), ephemeral=True, sequential=True
             )
         except UnknownOutcomeError as error:
-            # The next look finds it by its token, or finds that it is not there.
+            # The next look finds the vote by its token, or finds that it does not exist.
             _log.info("election_vote_unknown", path=self._path, error=str(error))
 
     async def _withdraw(self) -> None:
-        """Delete every vote of ours; a create that was cut off may have left one as well."""
+        """Delete every own vote; a create that was cut off may have left a second one."""
         for attempt in range(_WITHDRAWALS_MAX):
             try:
                 for vote in await _read_votes(self._store, self._path, self._known):
@@ -213,10 +217,10 @@ class Election:
         try:
             await self._store.delete(f"{self._path}/{name}")
         except NoNodeError:
-            pass  # the session ended just now, or an operator was faster
+            pass  # the session has ended, or an operator was faster
 
     def _watch_only(self, names: list[str]) -> bool:
-        """Watch these votes and no others; true if one was not watched before."""
+        """Watch exactly these votes; return True if one was not watched before."""
         for name in self._watches.keys() - set(names):
             self._watches.pop(name).close()
         added = [name for name in dict.fromkeys(names) if name not in self._watches]
@@ -232,7 +236,7 @@ class Election:
         if state is SessionState.CONNECTED:
             self._must_look.set()
         else:
-            # Expired, or perhaps expired: only a look over a new contact can tell.
+            # Expired, or perhaps expired: only a look over a new connection can tell.
             self._step_down()
 
     def _step_down(self) -> None:
@@ -250,13 +254,13 @@ class Election:
 async def _read_votes(
     store: MetadataStore, path: str, known: dict[str, _Vote | None]
 ) -> list[_Vote]:
-    """All votes, the lowest first. `known` saves reading again: a vote's value never changes, and
-    its name is not given out twice. None: that node is no vote.
+    """Return all votes, the lowest first. `known` caches nodes by name: a vote's value never
+    changes, and its name is never used twice. A node that is no vote is cached as None.
     """
     try:
         names = await store.children(path)
     except NoNodeError:
-        names = []  # Nobody has ever voted.
+        names = []  # No vote was ever cast.
     for name in known.keys() - set(names):
         del known[name]
     for name in names:

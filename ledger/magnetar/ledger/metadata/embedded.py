@@ -1,9 +1,10 @@
 """The embedded metadata store: a SQLite file, for standalone and for several processes on one host.
 
 The shell around `sqlite_tree.py`: all blocking calls go, in order, to one worker thread; watches
-and session state live on the event loop. Own changes reach the watches at once. Those of other
-processes are found by looking at the write-ahead log every `embedded_poll_interval_ms`, and only
-while there are watches. Ephemeral nodes: see `session_files.py`.
+and session state live on the event loop. The handle's own changes reach the watches at once.
+Changes by other processes are found by looking at the write-ahead log every
+`embedded_poll_interval_ms`, and only while there are watches. Ephemeral nodes: see
+`session_files.py`.
 
 Not for a network file system: locks and the write-ahead log need a local one.
 """
@@ -52,22 +53,22 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _ANSWERS = (NoNodeError, NodeExistsError, BadVersionError)
-"""Errors that are answers to what was asked, and common."""
+"""Errors that are ordinary answers to a request, and common."""
 _ROUNDS_PER_SESSION_TIMEOUT = 3
-"""Heartbeats that may be lost before a session expires, and one more."""
+"""Session rounds (heartbeats) per session timeout: a session expires only after all of them were
+lost."""
 
 _POLLS_PER_QUESTION = 10
-"""A poll looks at the log's time and size, which costs next to nothing. Those can miss a change
-within one tick of the file system's clock, so every so many polls SQLite's change counter is asked
-in any case."""
+"""Polls after which SQLite's change counter is read in any case. A poll looks at the log's time and
+size, which is cheap, but misses a change within one tick of the file system's clock."""
 
 _BUSY_SHARE = 0.8
-"""Share of the operation timeout that SQLite waits for another writer, so that its answer, which is
-certain, comes before ours, which is not."""
+"""Share of the operation timeout that SQLite waits for another writer. SQLite's answer, which is
+certain, then comes before the operation times out with an unknown outcome."""
 
 
 _WRITES_TOGETHER_MAX = 256
-"""In one transaction: other processes wait for it some ten milliseconds at most."""
+"""Most writes in one transaction: other processes wait for it some ten milliseconds at most."""
 
 
 class _Write(NamedTuple):
@@ -94,7 +95,7 @@ class EmbeddedStore:
         self._is_closed = False
         self.call_times = CallTimes(self._loop.time)
         self._writes: deque[_Write] = deque()
-        """Not begun yet. The worker takes them out; that much of a deque is safe."""
+        """Writes that have not begun. The worker thread removes them; `popleft` is thread-safe."""
         self._watches = WatchTable(self._loop.call_soon)
         self._listeners = SessionListeners(self._loop.call_soon)
         self._log_path = f"{os.path.abspath(path)}-wal"
@@ -109,7 +110,7 @@ class EmbeddedStore:
     async def open(
         cls, path: str, *, settings: MetadataSettings | None = None, worker: Worker | None = None
     ) -> "EmbeddedStore":
-        """Open the file, create it and its folder if missing; removes nodes of dead processes.
+        """Open the file; create it and its folder if missing, and remove nodes of dead processes.
 
         The store closes the worker.
 
@@ -156,7 +157,7 @@ class EmbeddedStore:
         elif self._keeper.has_session:
             create = partial(self._keeper.create_in_session, path, value, sequential=sequential)
         else:
-            # By itself: the keeper must know at once whether its session is there.
+            # In a transaction of its own: the keeper must know at once whether its session exists.
             start = partial(self._keeper.create_node, path, value, sequential=sequential)
             return (await self._write_alone(start)).path
         return (await self._write(create)).path
@@ -187,7 +188,7 @@ class EmbeddedStore:
         return await self._read(lambda: self._tree.is_gone(path))
 
     async def catch_up(self) -> None:
-        """All handles read one file: none is ever behind."""
+        """Do nothing: all handles read one file, so none is ever behind."""
 
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         check_path(path)
@@ -215,7 +216,8 @@ class EmbeddedStore:
         try:
             await self._worker.run(self._close_blocking)
         except MetadataError as error:
-            # Its lock is free now: another process, or the next run, removes what stayed.
+            # The session's lock is free now: another process, or the next run, removes the
+            # remaining nodes.
             _log.warning("metadata_session_not_ended", error=str(error))
         finally:
             self._worker.close()
@@ -232,7 +234,7 @@ class EmbeddedStore:
                 raise MetadataUnavailableError("the metadata file did not answer in time") from exc
 
     async def _write(self, call: Callable[[], Written]) -> Written:
-        """Write with whatever else waits when it is its turn: one sync for all of them."""
+        """Write together with all other waiting writes: one sync for all of them."""
         self._check_open()
         return await self._outcome(self._start_write(call))
 
@@ -249,7 +251,7 @@ class EmbeddedStore:
         try:
             return await self._outcome(future)
         finally:
-            del future  # Its error knows this frame.
+            del future  # Its error refers to this frame.
 
     async def _outcome(self, future: "asyncio.Future[Written]") -> Written:
         try:
@@ -259,10 +261,11 @@ class EmbeddedStore:
         except TimeoutError as exc:
             raise UnknownOutcomeError("the metadata file did not answer in time") from exc
         finally:
-            del future  # Its error knows this frame.
+            del future  # Its error refers to this frame.
 
     def _write_waiting(self) -> list[tuple["_Write", Written | BaseException]]:
-        """On the worker: each write has asked for this, and the first one takes those behind it."""
+        """Perform waiting writes, on the worker. Each write submits one such call, and the first
+        call takes the writes queued after its own too."""
         count = min(len(self._writes), _WRITES_TOGETHER_MAX)
         writes = [self._writes.popleft() for _ in range(count)]
         if not writes:
@@ -290,7 +293,7 @@ class EmbeddedStore:
     def _on_outcome(
         self, write: "_Write", result: Written | None, error: BaseException | None
     ) -> None:
-        # The watches hear of it even if the caller has been cancelled meanwhile.
+        # The watches see the change even if the caller has been cancelled meanwhile.
         if result is not None:
             self._on_touched(result.touched)
         if isinstance(error, SessionExpiredError):
@@ -315,7 +318,7 @@ class EmbeddedStore:
             self._look(watched)
 
     def _look(self, paths: Iterable[str]) -> None:
-        """Look at the nodes, and tell those who watch them what changed."""
+        """Look at the nodes, and notify their watchers of changes."""
         if self._is_closed:
             return
 
@@ -335,14 +338,14 @@ class EmbeddedStore:
 
     def _start_poll(self) -> None:
         if not self._watches:
-            self._poll_timer = None  # The next watch starts it again.
+            self._poll_timer = None  # The next watch starts the timer again.
         elif self._must_look or self._may_have_changed():
             self._worker.submit(self._tree.change_counter, self._on_polled)
         else:
             self._poll_timer = self._loop.call_later(self._poll_interval_s, self._start_poll)
 
     def _may_have_changed(self) -> bool:
-        """Whether it is time to ask SQLite: every commit of anybody appends to the log."""
+        """Return whether to ask SQLite: every commit of any process appends to the log."""
         try:
             status = os.stat(self._log_path)
             stamp = (status.st_mtime_ns, status.st_size)
@@ -395,7 +398,7 @@ class EmbeddedStore:
         for state in (SessionState.EXPIRED, SessionState.CONNECTED):
             self.call_times.on_state(state)
         self._listeners.on_state(SessionState.EXPIRED)
-        # The next ephemeral node starts a new session; there is nothing to connect to before.
+        # The next ephemeral node starts a new session; until then there is nothing to connect to.
         self._listeners.on_state(SessionState.CONNECTED)
 
 
@@ -434,7 +437,7 @@ def _resolve(
         return  # The caller has given up.
     if error is not None:
         if isinstance(error, _ANSWERS):
-            error.__traceback__ = None  # The worker's frames know all who wait, and say nothing.
+            error.__traceback__ = None  # It refers to all waiting calls, and tells nothing.
         future.set_exception(error)
     else:
         assert result is not None

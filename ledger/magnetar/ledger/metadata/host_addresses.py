@@ -1,8 +1,8 @@
-"""The addresses of ZooKeeper's servers, also while nobody answers who has which name.
+"""The addresses of ZooKeeper's servers, also while name resolution fails.
 
-kazoo resolves all names of an ensemble, one after the other, before it tries the first of them: a
-resolver that is slow for one name then costs the session, though the servers answer and have the
-addresses that they had before.
+kazoo resolves all names of an ensemble, one after the other, before it tries the first server. A
+resolver that is slow for one name would then cost the session, although the servers answer and
+still have their earlier addresses.
 """
 
 import socket
@@ -14,20 +14,21 @@ _NO_SUCH_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
 Host = tuple[str, int]
 Addresses = list[tuple[str, int]]
 Resolve = Callable[[str, int], Addresses]
-"""Addresses and ports of a name. Raises OSError."""
+"""Function that returns the addresses and ports of a name. Raises OSError."""
 
 
 def resolve(host: str, port: int) -> Addresses:
-    """
+    """Resolve a host name to its addresses, each with the port.
+
     Raises:
-        OSError: the name has no address, or nobody says.
+        OSError: the name has no address, or no resolver answers.
     """
     found = socket.getaddrinfo(host, port, 0, 0, socket.IPPROTO_TCP)
     return [(str(address[0]), int(address[1])) for *_, address in found]
 
 
 class HostAddresses:
-    """What is known of some hosts. For one thread; it asks with another one."""
+    """Known addresses of some hosts. For use by one thread; another thread resolves the names."""
 
     def __init__(self, resolve: Resolve = resolve) -> None:
         self._resolve = resolve
@@ -35,9 +36,10 @@ class HostAddresses:
         self._asking: threading.Thread | None = None
 
     def of(self, hosts: Sequence[Host], *, wait_s: float) -> list[tuple[str, str, int]]:
-        """Name, address and port of each; what is not answered within `wait_s` is as it was.
+        """Return name, address and port of each host; a name that is not resolved within `wait_s`
+        keeps its earlier addresses.
 
-        As long as nothing at all is known this waits for all answers.
+        While no address at all is known, this waits for all answers.
         """
         asking = self._begin(hosts)
         if asking is not None:
@@ -48,7 +50,8 @@ class HostAddresses:
         return [(host, *each) for host, port in hosts for each in known.get((host, port), [])]
 
     def _begin(self, hosts: Sequence[Host]) -> threading.Thread | None:
-        """The thread that asks; None: the system has none to give, and what is known must do."""
+        """Return the resolving thread, or None if the system cannot start one and the known
+        addresses must do."""
         if self._asking is None or not self._asking.is_alive():
             asking = threading.Thread(
                 target=self._ask, args=(list(hosts),), name="zookeeper-names", daemon=True
@@ -70,7 +73,7 @@ class HostAddresses:
             except OSError as error:
                 if error.errno in _NO_SUCH_NAME:
                     gone.append((host, port))
-        # One that fails in another way keeps the addresses that it had, and so do all if a resolver
-        # denies all. But an address whose name is gone may be somebody else's by now.
+        # A name that fails in another way keeps its earlier addresses; all names do if the resolver
+        # denies every one. But an address whose name is gone may belong to another host by now.
         for each in gone if found else []:
             self._known.pop(each, None)

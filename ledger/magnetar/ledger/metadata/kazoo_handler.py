@@ -1,13 +1,14 @@
-"""The threads and sockets of kazoo, so that many calls at once cost little more than one.
+"""The threads and sockets of kazoo, changed so that many concurrent calls cost little more than
+one.
 
-kazoo's connection thread makes some ten system calls per request: it builds a selector for every
+kazoo's connection thread makes some ten system calls per request. It builds a selector for every
 wait, reads four bytes and then the rest, is woken by a byte for each request, and passes each
-result to a thread of its own. Every one of these gives the interpreter's lock away, and while the
-event loop is busy each is waited for. Through the places where kazoo lets its sockets be made, here
-requests that wait are found without a system call and leave together, what has arrived is read at
-once, and results are handed on where they are read.
+result to a thread of its own. Each of these releases the interpreter's lock, and while the event
+loop is busy, the thread waits each time to get it back. This module uses kazoo's hooks for making
+sockets. Waiting requests are found without a system call and sent together, arrived bytes are read
+at once, and results are delivered by the thread that reads them.
 
-What kazoo sees is unchanged: sockets that are ready when they are, and bytes in order.
+kazoo sees no difference: sockets report readiness correctly, and bytes come in order.
 """
 
 import asyncio
@@ -29,16 +30,16 @@ _log = structlog.get_logger(__name__)
 _CLOCK = SystemClock()
 
 _READ_BYTES = 64 * 1024
-"""Of one read from the server."""
+"""Most bytes of one read from the server."""
 _UNSENT_BYTES_MAX = 64 * 1024
-"""Requests that are collected before they are sent, though more wait."""
+"""Bytes of collected requests at which they are sent, even if more requests wait."""
 _FOREVER_S = float("inf")
 _TLS_WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a TLS connection says instead of `BlockingIOError`."""
+"""Errors that a TLS connection raises instead of `BlockingIOError`."""
 
 
 class _ServerSocket:
-    """The connection to the server: reads ahead, and sends when there is nothing else to do."""
+    """The connection to the server: reads ahead, and sends when kazoo has no more requests."""
 
     def __init__(self, inner: socket.socket) -> None:
         self._inner = inner
@@ -46,7 +47,7 @@ class _ServerSocket:
         self._at = 0
         self._unsent = bytearray()
         self.unanswered_since_s: float | None = None
-        """When something was sent for the first time since anything came."""
+        """Time of the first send since the last bytes arrived; None if nothing is unanswered."""
 
     def fileno(self) -> int:
         return self._inner.fileno()
@@ -58,7 +59,8 @@ class _ServerSocket:
         self._inner.close()
 
     def pending(self) -> int:
-        """Bytes that were received and not asked for yet; kazoo reads those without waiting."""
+        """Return the number of received bytes that kazoo has not read yet; kazoo reads those
+        without waiting."""
         return len(self._received) - self._at
 
     def recv(self, size: int) -> bytes:
@@ -70,7 +72,7 @@ class _ServerSocket:
         return part
 
     def send(self, data: bytes | memoryview) -> int:
-        """Take it all; it leaves with `flush`."""
+        """Take all of the data; `flush` sends it."""
         self._unsent += data
         return len(data)
 
@@ -79,7 +81,7 @@ class _ServerSocket:
         return bool(self._unsent)
 
     def flush(self) -> None:
-        """Send what the system takes.
+        """Send as much as the system accepts.
 
         Raises:
             OSError: the connection is broken.
@@ -95,20 +97,21 @@ class _ServerSocket:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be collected before the system takes what there is."""
+        """Whether the buffer must drain before more may be collected."""
         return len(self._unsent) >= _UNSENT_BYTES_MAX
 
     def wait_sendable(self, timeout_s: float | None) -> None:
-        """Sleep until the system takes something."""
+        """Sleep until the system accepts data, or until the timeout."""
         poll = select.poll()
         poll.register(self, select.POLLOUT)
         poll.poll(None if timeout_s is None else timeout_s * 1000)
 
 
 class _Bell:
-    """Both ends of the pair by which kazoo's connection thread is told of each request.
+    """Both ends of the socket pair that signals each request to kazoo's connection thread.
 
-    A byte goes through the sockets only if that thread waits for one; the rest is counted.
+    A byte goes through the sockets only if that thread waits for one; other signals are only
+    counted.
     """
 
     def __init__(self, reading: socket.socket, writing: socket.socket) -> None:
@@ -119,10 +122,11 @@ class _Bell:
         self._is_waited_for = False
         self._is_closed = False
 
-    # The end of whoever has a request
+    # The end of the threads with a request
 
     def send(self, data: bytes) -> int:
-        """
+        """Signal one request per byte.
+
         Raises:
             OSError: the connection is closed.
         """
@@ -145,7 +149,7 @@ class _Bell:
         return self._rings > 0
 
     def recv(self, size: int) -> bytes:
-        """The rings so far, at most `size`.
+        """Return one byte per pending signal, at most `size`.
 
         Raises:
             BlockingIOError: there are none.
@@ -158,20 +162,22 @@ class _Bell:
         return b"\0" * count
 
     def begin_wait(self) -> bool:
-        """From now on a ring wakes whoever waits for the socket; false if there was one before."""
+        """Make signals wake the waiting thread from now on; return False if one is pending
+        already."""
         with self._lock:
             self._is_waited_for = not self._rings
             return self._is_waited_for
 
     def end_wait(self) -> None:
-        """After `begin_wait` was true: rings are counted only. The byte of one is taken away."""
+        """Return to counting signals, after `begin_wait` returned True. Removes the byte of a
+        signal that came."""
         with self._lock:
             was_woken, self._is_waited_for = not self._is_waited_for, False
         if was_woken:
             self._reading.recv(_READ_BYTES)
 
     def close(self) -> None:
-        """Called for each end; both go with the first."""
+        """Close both ends; called once for each."""
         with self._lock:
             self._is_closed = True
             self._reading.close()
@@ -179,10 +185,11 @@ class _Bell:
 
 
 class _RunsAtOnce(Queue[object]):
-    """Instead of the queue to kazoo's thread for results: they only tell the event loop."""
+    """Replacement for the queue to kazoo's thread for results: runs each at once, since it only
+    notifies the event loop."""
 
     def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
-        if not callable(item):  # what ends the thread
+        if not callable(item):  # the item that ends the thread
             super().put(item, block, timeout)
             return
         try:
@@ -192,7 +199,7 @@ class _RunsAtOnce(Queue[object]):
 
 
 class CallsToLoop:
-    """Calls that other threads want made on the event loop, which is woken once for many."""
+    """Calls from other threads to the event loop, which one wakeup delivers in bulk."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -200,17 +207,17 @@ class CallsToLoop:
         self._is_woken = False
 
     def __call__(self, call: Callable[[], None]) -> None:
-        """From any thread. Calls are made in their order."""
+        """Schedule a call; from any thread. Calls are made in order."""
         self._calls.append(call)
         if not self._is_woken:
             self._is_woken = True
             try:
                 self._loop.call_soon_threadsafe(self._make)
             except RuntimeError:
-                pass  # The loop is closed: nobody is left to tell.
+                pass  # The loop is closed: no receiver is left.
 
     def _make(self) -> None:
-        self._is_woken = False  # First, lest one that is added from now on be forgotten.
+        self._is_woken = False  # First, so that a call added from now on wakes the loop again.
         while self._calls:
             self._loop.call_soon(self._calls.popleft())
 
@@ -228,10 +235,10 @@ def _connect_tls(
     check_hostname: bool,
     use_ssl: object,
 ) -> ssl.SSLSocket:
-    """Return a connection whose handshake is over.
+    """Return a connection whose handshake is complete.
 
-    kazoo's own way leaves the socket open if that fails, until the interpreter happens to collect
-    it: one more for each try while a server is away.
+    kazoo's own function leaves the socket open after a failure, until the interpreter happens to
+    collect it: one more for each attempt while a server is away.
 
     Raises:
         OSError: there is no connection, or none in time.
@@ -249,12 +256,12 @@ def _connect_tls(
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return context.wrap_socket(plain, server_hostname=hostname)
     except BaseException:
-        plain.close()  # or the one around it has done that
+        plain.close()  # unless the TLS socket has already done that
         raise
 
 
 class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """What kazoo waits with, and connects by."""
+    """kazoo's handler for waiting and connecting."""
 
     def __init__(self, patience: ServerPatience) -> None:
         super().__init__()
@@ -264,7 +271,8 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
     def create_connection(
         self, *arguments: object, timeout: float, **options: object
     ) -> _ServerSocket:
-        """
+        """Connect to a server within the time that `ServerPatience` allows.
+
         Raises:
             OSError: there is no connection, or none in time.
         """
@@ -291,11 +299,11 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
         _: Sequence[_ServerSocket],
         timeout: float | None = None,
     ) -> tuple[list[_ServerSocket | _Bell], list[_ServerSocket], list[_ServerSocket]]:
-        """Wait until sockets are ready; kazoo's `select.select`. kazoo waits for reading or for
+        """Wait until sockets are ready; replaces `select.select`. kazoo waits for reading or for
         writing, never for both.
 
         Raises:
-            KazooTimeoutError: the server has not answered anything for too long.
+            KazooTimeoutError: the server has answered nothing for too long.
         """
         if writing:
             return [], [each for each in writing if self._has_room(each, timeout)], []
@@ -304,7 +312,7 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
         until_s = _until(timeout)
         while True:
             rung = [each for each in bells if each.has_rung]
-            if not rung:  # nothing more is to be collected
+            if not rung:  # no more requests to collect
                 for each in sockets:
                     each.flush()
             arrived = [each for each in sockets if each.pending()]
@@ -321,18 +329,19 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
             return [*arrived, *rung], [], []
 
     def _has_room(self, server: _ServerSocket, timeout_s: float | None) -> bool:
-        """
+        """Return whether the server's socket can take more data, waiting at most the timeout.
+
         Raises:
-            KazooTimeoutError: as `select`.
+            KazooTimeoutError: the server has answered nothing for too long.
         """
         until_s = _until(timeout_s)
         while server.is_full:
-            server.flush()  # If this is the first that it is sent, its silence counts from here.
+            server.flush()  # If this is the first send, the server's silence counts from here.
             if not server.is_full:
                 break
             patience_s = self._patience_left_s(server)
             if patience_s <= 0:
-                # What has arrived is read only when this has been taken.
+                # kazoo reads what has arrived only after it could write.
                 return bool(self._last_look([server]))
             left_s = _left(until_s)
             if left_s == 0.0:
@@ -342,10 +351,10 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
         return True
 
     def _last_look(self, sockets: Sequence[_ServerSocket]) -> list[_ServerSocket]:
-        """What has arrived: this process may have been stopped meanwhile, and not the server.
+        """Return the sockets with arrived data: perhaps this process was stopped, not the server.
 
         Raises:
-            KazooTimeoutError: nothing has.
+            KazooTimeoutError: nothing has arrived.
         """
         arrived = _wait(sockets, [], 0.0)
         if not arrived:
@@ -362,7 +371,7 @@ class BatchingHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazo
 def _wait(
     sockets: Sequence[_ServerSocket], bells: Sequence[_Bell], timeout_s: float | None
 ) -> list[_ServerSocket]:
-    """Sleep until one of them has something, or may be sent to; returns the sockets to be read."""
+    """Sleep until a socket has data or room, or a bell rings; return the sockets to be read."""
     poll = select.poll()
     by_descriptor = {each.fileno(): each for each in sockets}
     for each in sockets:
@@ -378,7 +387,8 @@ def _wait(
     finally:
         for bell in listened:
             bell.end_wait()
-    # What has room only is sent to in the next round; what hung up is read, which tells kazoo.
+    # A socket that only has room is sent to in the next round. A closed one is read, so kazoo
+    # notices.
     return [
         by_descriptor[descriptor]
         for descriptor, events in found

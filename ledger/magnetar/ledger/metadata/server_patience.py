@@ -1,46 +1,48 @@
-"""How long one server of an ensemble may take before another is tried.
+"""How long one server of an ensemble may take before the client tries another.
 
-kazoo waits longer than a session can: a whole session timeout for a connection, that or a part of
-it for the answer to a handshake, and for as long as requests are sent it does not notice that none
-is answered. One server that hangs, or whose host drops what is sent to it, then costs the session
-though others answer, and with it all that a broker owns.
+kazoo waits longer than a session lasts. It allows a whole session timeout for a connection, and
+that or a part of it for the answer to a handshake. While it sends requests, it does not notice that
+none is answered. One server that hangs, or whose host drops packets, would then cost the session
+although others answer, and with it everything that a broker owns.
 """
 
 from typing import Final
 
 _SILENCE_SHARE: Final = 1 / 3
-"""Of the session timeout: no answer to anything for so long, and the connection is given up. What
-is left is enough to connect anew before a broker gives its topics up, at two thirds."""
+"""Share of the session timeout without any answer after which the client closes the connection. The
+rest is enough to connect anew before a broker gives its topics up, at two thirds."""
 _SILENCE_SHARE_MAX: Final = 2 / 3
-"""Of a short session: kazoo's own limit for a connection over which nothing is asked."""
+"""Upper bound of that share for a short session: kazoo's own limit for an idle connection."""
 _STEP_SHARE: Final = 1 / 6
 _SLOW_S: Final = 1.0
-"""A server that is only slow has so long in any case, or short sessions would never connect."""
+"""Least time, in seconds, that a slow server gets; otherwise short sessions would never connect."""
 
 
 class ServerPatience:
-    """Belongs to one client, and to kazoo's thread; `session_timeout_ms` may be read by any."""
+    """Time limits of one client. Belongs to kazoo's thread; any thread may read
+    `session_timeout_ms`."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         self.session_timeout_ms = session_timeout_ms
-        """What was asked for, until a server has granted one."""
+        """The timeout granted by a server; until then, the requested one."""
         self.is_connected = False
-        """The handshake is done: from now on silence counts. Until then each step has its limit."""
+        """Whether the handshake is done: from then on silence counts. Before, each step has its own
+        limit."""
         self._factor = 1
         self._was_too_long = False
 
     @property
     def silence_s(self) -> float:
-        """How long a server may leave all requests without an answer."""
+        """Longest time, in seconds, that a server may leave all requests without an answer."""
         session_s = self.session_timeout_ms / 1000
         return max(session_s * _SILENCE_SHARE, min(_SLOW_S, session_s * _SILENCE_SHARE_MAX))
 
     @property
     def step_s(self) -> float:
-        """How long a server may take for a connection, and again for its answer to the handshake.
+        """Longest time, in seconds, for a connection, and again for the answer to the handshake.
 
-        Twice as long after each round in which one took too long: a new session is a write, and if
-        all servers are slow, whoever gives up each time never connects.
+        The limit doubles after each round in which a step took too long. A new session is a write:
+        if all servers are slow, a client that gives up each time would never connect.
         """
         session_s = self.session_timeout_ms / 1000
         least_s = max(_SLOW_S, session_s * _STEP_SHARE)
@@ -50,13 +52,13 @@ class ServerPatience:
         self._was_too_long = True
 
     def round_begins(self) -> None:
-        """All servers are tried, one after the other."""
+        """Note that a new round of tries begins, over all servers one after the other."""
         if self._was_too_long:
             self._factor = min(2 * self._factor, round(1 / _STEP_SHARE))
         self._was_too_long = False
 
     def connected(self, session_timeout_ms: int) -> None:
-        """A server has answered the handshake, and granted this timeout."""
+        """Note that a server answered the handshake and granted this session timeout."""
         self.is_connected = True
         self._factor = 1
         self._was_too_long = False

@@ -1,17 +1,16 @@
 """Liveness of the embedded store's sessions: one locked file per session.
 
 Beside the SQLite file `PATH` lies the folder `PATH-sessions`. A handle with ephemeral nodes has a
-session, and the session a file named by its number there:
+session, and the session has a file there, named by its number:
 
-- The file is locked (flock) by its owner. The lock goes with the process, however it ends, so a
-  free lock proves a dead owner: its nodes go at once, and a restart after kill -9 waits for
-  nothing.
+- The owner locks the file (flock). The lock ends with the process, however it ends, so a free lock
+  proves a dead owner: its nodes are deleted at once, and a restart after kill -9 waits for nothing.
 - The owner touches the file from its event loop. A file that is locked but not touched for the
   session timeout belongs to a process that is stopped or stuck: its session expires as well.
 
-Untouched for how long is measured by the observer's own monotonic clock, from when it first saw the
-present time stamp; wall clocks are never compared. An observer that was away itself starts over.
-No heartbeat costs a disk sync. All calls block and come from one thread.
+The observer measures the time without a touch by its own monotonic clock, from when it first saw
+the present time stamp; wall clocks are never compared. An observer that was stopped itself starts
+over. No heartbeat costs a disk sync. All calls block and come from one thread.
 """
 
 import fcntl
@@ -21,13 +20,14 @@ _OPEN_LOCK = "open"
 
 
 class SessionFile:
-    """The locked file of a session of ours."""
+    """The locked file of one of this process's own sessions."""
 
     def __init__(self, folder: str, session: int) -> None:
-        """Create and lock it.
+        """Create the file and lock it.
 
-        Only to be called while nobody else can look (the write lock of the tree is held), or an
-        observer could find the file between its creation and the lock and take it for a dead one's.
+        Only to be called while no other process can look (the write lock of the tree is held).
+        Otherwise an observer could find the file between its creation and the lock and take its
+        owner for dead.
         """
         self._path = os.path.join(folder, str(session))
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -35,11 +35,11 @@ class SessionFile:
         self.touch()
 
     def touch(self) -> None:
-        """Tell the others that we are alive."""
+        """Show other processes that this one is alive."""
         os.utime(self._descriptor)
 
     def remove(self) -> None:
-        """The session has ended."""
+        """Remove the file of the session, which has ended."""
         try:
             os.unlink(self._path)
         except FileNotFoundError:
@@ -48,7 +48,7 @@ class SessionFile:
 
 
 class SessionObserver:
-    """Watches the files of other sessions, and tells which of them are over."""
+    """Watches the files of other sessions and finds the sessions that are over."""
 
     def __init__(self, folder: str, *, interval_s: float) -> None:
         self._folder = folder
@@ -57,14 +57,14 @@ class SessionObserver:
         self._seen: dict[int, tuple[int, float]] = {}
 
     def expired(self, timeouts_ms: dict[int, int], *, own: int | None, now_s: float) -> list[int]:
-        """One round: the sessions of dead owners, and of those not heard of for their timeout.
+        """Run one round: return the sessions of dead owners, and those silent for their timeout.
 
         Args:
             timeouts_ms: all sessions by number.
             now_s: of a monotonic clock; rounds are expected every `interval_s`.
         """
         if now_s - self._last_round_s > 2 * self._interval_s:
-            self._seen.clear()  # We were stopped ourselves, and perhaps everybody with us.
+            self._seen.clear()  # This process was stopped itself, and perhaps all others with it.
         self._last_round_s = now_s
         others = {number: each for number, each in timeouts_ms.items() if number != own}
         self._seen = {number: each for number, each in self._seen.items() if number in others}
@@ -75,7 +75,7 @@ class SessionObserver:
         ]
 
     def is_owner_dead(self, session: int) -> bool:
-        """Whether nobody holds the lock of the session's file."""
+        """Return whether no process holds the lock of the session's file."""
         try:
             descriptor = os.open(os.path.join(self._folder, str(session)), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -89,7 +89,7 @@ class SessionObserver:
         return True
 
     def is_untouched(self, session: int) -> bool:
-        """Whether the time stamp is still the one that the last round saw."""
+        """Return whether the time stamp is still the one that the last round saw."""
         stamp = self._stamp(session)
         return stamp is None or (session in self._seen and self._seen[session][0] == stamp)
 
@@ -117,7 +117,8 @@ class SessionObserver:
 
 
 class OpenLock:
-    """Held while a handle opens the store, so that two do not create the tables at once."""
+    """Lock held while a handle opens the store, so that two handles do not create the tables at
+    once."""
 
     def __init__(self, folder: str) -> None:
         os.makedirs(folder, 0o700, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The sessions of one embedded store handle: its own, and the dead ones of others.
+"""The sessions that one embedded store handle looks after: its own, and the dead ones of others.
 
 Joins the rows of the tree (`sqlite_tree.py`) with the locked files (`session_files.py`). A handle
-has no session until its first ephemeral node, so a tool that only looks costs nothing. All calls
+has no session until its first ephemeral node, so a tool that only reads costs nothing. All calls
 block and come from one thread.
 """
 
@@ -14,15 +14,15 @@ from magnetar.ledger.metadata.sqlite_tree import SqliteTree, Written
 
 
 class Round(NamedTuple):
-    """What a round of `SessionKeeper.on_time` found."""
+    """Result of one round of `SessionKeeper.on_time`."""
 
     is_own_expired: bool
     touched: tuple[str, ...]
-    """Paths of nodes that went with the sessions of others, and their parents."""
+    """Paths of nodes that were deleted with the sessions of others, and their parents."""
 
 
 class SessionKeeper:
-    """Keeps the handle's session alive and ends those that are over."""
+    """Keeps the handle's session alive and ends the sessions of dead owners."""
 
     def __init__(
         self, tree: SqliteTree, folder: str, *, timeout_ms: int, interval_s: float
@@ -36,28 +36,28 @@ class SessionKeeper:
 
     @property
     def has_session(self) -> bool:
-        """Whether there is one. Any thread may ask."""
+        """Whether the handle has a session. Callable from any thread."""
         return self._session is not None
 
     def create_node(self, path: str, value: bytes, *, sequential: bool) -> Written:
-        """Create an ephemeral node of this handle's session; starts one if there is none.
+        """Create an ephemeral node of this handle's session; start a session if there is none.
 
         Raises:
             SessionExpiredError: the session is gone; the next call starts a new one.
-            MetadataUnavailableError: its file cannot be made.
-            As `SqliteTree.create`.
+            MetadataUnavailableError: the session's file cannot be created.
+            Every error of `SqliteTree.create`.
         """
         if self._session is None:
             self._start()
         return self.create_in_session(path, value, sequential=sequential)
 
     def create_in_session(self, path: str, value: bytes, *, sequential: bool) -> Written:
-        """Create an ephemeral node of the session that exists; never start one, since that would
-        not be certain within a transaction of others.
+        """Create an ephemeral node of the existing session. Never start one: inside a transaction
+        of several writes, its creation would not be certain.
 
         Raises:
-            SessionExpiredError: there is none (any more).
-            As `SqliteTree.create`.
+            SessionExpiredError: there is no session, or no longer.
+            Every error of `SqliteTree.create`.
         """
         if self._session is None:
             raise SessionExpiredError("the session ended a moment ago")
@@ -68,7 +68,7 @@ class SessionKeeper:
             raise
 
     def on_time(self, now_s: float) -> Round:
-        """One round: to be called at the interval, and once when the store is opened."""
+        """Run one round: call this at the interval, and once when the store is opened."""
         is_own_expired = self._session is not None and not self._tree.has_session(self._session)
         if is_own_expired:
             self._forget()

@@ -1,4 +1,4 @@
-"""The session state of a store handle and those who want to know about it."""
+"""The session state of a store handle and its listeners."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ from magnetar.ledger.metadata.store import SessionCallback, SessionState
 
 
 class SessionWatch:
-    """A registered callback; `Watch` of the store's interface."""
+    """A registered session callback; a `Watch` of the store's interface."""
 
     __slots__ = ("_all", "_callback", "_is_closed")
 
@@ -28,7 +28,8 @@ class SessionWatch:
 
 
 class SessionListeners:
-    """Holds the state and tells every change, in order, through `deliver` (call soon)."""
+    """The current session state. Every change goes to all listeners, in order, through `deliver`
+    (call soon)."""
 
     def __init__(self, deliver: Callable[[Callable[[], None]], object]) -> None:
         self._deliver = deliver

@@ -4,14 +4,14 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 
 class MetadataSettings(BaseModel):
-    """How a process talks to its metadata store. Units are in the names."""
+    """Settings of a process's access to its metadata store. Units are in the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     session_timeout_ms: int = Field(
         default=10_000,
         ge=300,
-        # A ZooKeeper server with its default tick shortens a longer one.
+        # A ZooKeeper server with the default tick shortens a longer timeout.
         le=40_000,
         description="Ephemeral nodes of a process that was not heard of for this long are deleted. "
         "A ZooKeeper server brings it within its own bounds; what it grants is what counts.",

@@ -1,23 +1,23 @@
 """The tree of nodes in a SQLite file: all the SQL, blocking, one connection.
 
-Layout of the tables: docs/formats/ledger-metadata.md. Durability: write-ahead log with
-`synchronous=FULL`, that is one sync per transaction, which holds one write, or all that waited for
-the one before it; a killed process loses nothing that was answered.
-Several processes may use one file. Knows sessions as numbers that ephemeral nodes carry; who is
-alive is decided in `session_files.py`.
+Layout of the tables: docs/formats/ledger-metadata.md. Durability: a write-ahead log with
+`synchronous=FULL`, so there is one sync per transaction. A transaction holds one write, or all
+writes that waited for the transaction before it. A killed process loses nothing that was answered.
+Several processes may use one file. This module knows sessions as numbers that ephemeral nodes
+carry; `session_files.py` decides which sessions are alive.
 
-SQLite does not notice a changed byte in a page, and takes a write-ahead log that is damaged, cut or
-gone for one that ended earlier. So:
+SQLite does not notice a changed byte in a page, and mistakes a write-ahead log that is damaged, cut
+or gone for one that ended earlier. So:
 
 - Each node has a checksum over path, value, version and session; a read that finds another one
   raises. A file of moderate size is checked whole when it is opened.
 - Transactions are counted, in the file and, after each commit, in the small file `PATH-end`
   (`commit_count.py`). A file that has fewer than were answered is refused.
-- Deletions of persistent nodes are recorded, so that a node that was lost is not taken for one
+- Deletions of persistent nodes are recorded, so that a node that was lost is not mistaken for one
   that was deleted (`is_gone`).
 
-Errors of SQLite become the component's errors here: what fails before the commit changed nothing,
-what fails in the commit has an unknown outcome.
+Errors of SQLite become the component's errors here: a failure before the commit changed nothing, a
+failure in the commit has an unknown outcome.
 """
 
 import os
@@ -52,18 +52,20 @@ SCHEMA_VERSION = 2
 """Stored on disk, never renumber: grows with every change of the tables."""
 
 CHECKED_BYTES_MAX = 64 << 20
-"""A larger file is not read whole when it is opened: its nodes are checked when they are read."""
+"""Largest file, in bytes, that is checked whole when it is opened. Nodes of a larger file are
+checked when they are read."""
 
 _PAGE_CACHE_KB = 1_024
-"""Half of SQLite's own. The system keeps the pages as well; a miss is a copy."""
+"""Size of SQLite's page cache in KiB, half of the default. The system caches the pages as well; a
+miss costs a copy."""
 
 DELETION_KEPT_S = 90 * 24 * 3600
-"""How long a deletion is recorded. Bookies collect garbage every few minutes; garbage of a bookie
-that was away for longer stays until a person accepts that it is garbage."""
+"""How long a deletion is recorded. Bookies collect garbage every few minutes; a bookie that was
+away for longer keeps its garbage until an operator accepts that it is garbage."""
 _DELETIONS_PER_PRUNING = 10_000
 
-# A number is never used twice (AUTOINCREMENT): a node's tells its incarnations apart, and a
-# session's never comes back to own the nodes of a dead one.
+# No number is used twice (AUTOINCREMENT). A node's number tells its incarnations apart. A session's
+# number never comes back to own the nodes of a dead session.
 _SCHEMA = (
     """CREATE TABLE sessions (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -89,7 +91,7 @@ _GUARDS = (
         path TEXT NOT NULL UNIQUE,
         at_s INTEGER NOT NULL)""",
 )
-"""Since version 2."""
+"""Tables that exist since version 2."""
 _SET_VERSION = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
@@ -99,7 +101,7 @@ _CHECKED = struct.Struct(">qq")
 
 
 class Written(NamedTuple):
-    """What a write did: its own result and the paths whose node or children changed."""
+    """Result of a write: its node, and the paths whose node or children changed."""
 
     path: str
     version: int
@@ -110,7 +112,7 @@ class SqliteTree:
     """The nodes of one file. Every method blocks; all calls come from one thread."""
 
     def __init__(self, path: str, *, busy_timeout_s: float) -> None:
-        """Open the file; create it if it is missing, and bring an older version up to date.
+        """Open the file; create it if it is missing, and upgrade an older version.
 
         Raises:
             InvalidPathError: the file is something else, or of a newer version.
@@ -125,7 +127,8 @@ class SqliteTree:
         if not os.path.exists(path):
             self._check_not_lost()
         with self._translated():
-            # SQLite gives the files beside it the same mode: none is for other users.
+            # SQLite gives the files beside this one the same mode: other users may read none of
+            # them.
             self._make_private(path)
             self._connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
             try:
@@ -161,13 +164,15 @@ class SqliteTree:
         return Versioned(value=value, version=version, is_ephemeral=session is not None)
 
     def is_gone(self, path: str) -> bool:
-        """Whether the node is not there because it was deleted, by the record of deletions."""
+        """Return whether the node is absent because it was deleted, according to the record of
+        deletions."""
         with self._translated():
             if self._is_taken(path):
                 return False
             if self._number("SELECT 1 FROM deletions WHERE path = ?", path) is not None:
                 return True
-            # What was deleted before deletions were recorded: ids below the counter of that time.
+            # Nodes deleted before deletions were recorded: their ids are below the counter of that
+            # time.
             unrecorded = self._number("SELECT number FROM state WHERE name = ?", "unrecorded_ids")
         digits = "".join(filter(str.isdigit, path))
         return bool(unrecorded and digits and int(digits) < unrecorded)
@@ -189,12 +194,12 @@ class SqliteTree:
         return [child[start:] for (child,) in found]
 
     def views(self, paths: Iterable[str]) -> list[tuple[str, NodeView | None]]:
-        """A look at each node, for the watches."""
+        """Return the present view of each node, for the watches."""
         with self._translated(), self._read_transaction():
             return [(path, self._view(path)) for path in paths]
 
     def change_counter(self) -> int:
-        """Differs from the last time if another connection has committed since."""
+        """Return SQLite's change counter. It changes when another connection commits."""
         with self._translated():
             counter: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return counter
@@ -205,7 +210,9 @@ class SqliteTree:
         """Create a node and its missing parents; a session makes it ephemeral.
 
         Raises:
-            NodeExistsError, InvalidPathError (the parent is ephemeral), SessionExpiredError
+            NodeExistsError
+            InvalidPathError: the parent is ephemeral.
+            SessionExpiredError
         """
         if path == "/":
             raise NodeExistsError(f"{path}: the node exists already")
@@ -243,11 +250,11 @@ class SqliteTree:
     def write_together(
         self, calls: Sequence[Callable[[], Written]]
     ) -> list[Written | MetadataError]:
-        """Several writes in order, durable with one sync; each has its own outcome.
+        """Perform several writes in order, durable with one sync; each has its own outcome.
 
         Raises:
-            MetadataUnavailableError: nothing was written, by any of them.
-            UnknownOutcomeError: all were, as far as they could be, or none.
+            MetadataUnavailableError: none of them was written.
+            UnknownOutcomeError: either all that could succeed were written, or none.
         """
         outcomes: list[Written | MetadataError] = []
         with self._write_transaction():
@@ -256,14 +263,14 @@ class SqliteTree:
                     outcomes.append(call())
                 except MetadataError as error:
                     if not self._connection.in_transaction:
-                        raise  # SQLite gave up all of it, also what had gone well
+                        raise  # SQLite rolled all of it back, including what had succeeded
                     outcomes.append(error)
         return outcomes
 
     # Sessions.
 
     def sessions(self) -> dict[int, int]:
-        """Session numbers and their timeouts in ms."""
+        """Return the session numbers and their timeouts in ms."""
         with self._translated():
             return dict(self._connection.execute("SELECT number, timeout_ms FROM sessions"))
 
@@ -272,7 +279,7 @@ class SqliteTree:
             return self._number("SELECT 1 FROM sessions WHERE number = ?", session) is not None
 
     def create_session(self, timeout_ms: int, lock: Callable[[int], None]) -> int:
-        """Create a session; `lock` makes its number known as living before others can see it."""
+        """Create a session; `lock` marks its number as living before other processes can see it."""
         with self._write_transaction():
             cursor = self._connection.execute(
                 "INSERT INTO sessions (timeout_ms) VALUES (?)", (timeout_ms,)
@@ -282,7 +289,8 @@ class SqliteTree:
         return cursor.lastrowid
 
     def end_session(self, session: int, is_over: Callable[[], bool]) -> tuple[str, ...]:
-        """Delete a session and its nodes, if `is_over` still says so once no other can write.
+        """Delete a session and its nodes, if `is_over` still holds while no other process can
+        write.
 
         Returns the paths that were touched.
         """
@@ -342,7 +350,7 @@ class SqliteTree:
             os.close(directory)
 
     def _check_not_lost(self) -> None:
-        """Of a file without tables.
+        """Check that a file without tables never had any.
 
         Raises:
             MetadataDamagedError: it had some.
@@ -356,7 +364,8 @@ class SqliteTree:
             )
 
     def _check_complete(self) -> None:
-        """
+        """Check that the file holds every answered transaction.
+
         Raises:
             MetadataDamagedError: the file has fewer transactions than were answered.
         """
@@ -376,7 +385,7 @@ class SqliteTree:
         """Check structure and nodes of a file of moderate size.
 
         Raises:
-            MetadataDamagedError: the tables do not fit together.
+            MetadataDamagedError: the tables are inconsistent.
         """
         if os.path.getsize(self._path) > CHECKED_BYTES_MAX:
             return
@@ -391,7 +400,7 @@ class SqliteTree:
         ]
 
     def _upgrade(self) -> None:
-        """From version 1, which had no guards."""
+        """Upgrade from version 1, which had no guards."""
         with self._write_transaction():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version == SCHEMA_VERSION:
@@ -423,7 +432,7 @@ class SqliteTree:
             )
 
     def _number(self, query: str, parameter: str | int) -> int | None:
-        """The first column of the first row, a number; None if there is no row."""
+        """Return the number in the first column of the first row; None if there is no row."""
         row = self._connection.execute(query, (parameter,)).fetchone()
         if row is None:
             return None
@@ -441,7 +450,11 @@ class SqliteTree:
             raise SessionExpiredError(f"session {session} of {self._path} has expired")
 
     def _check_version(self, path: str, version: int | None) -> int:
-        """The number of the node, if it is there and has the version."""
+        """Return the number of the node.
+
+        Raises:
+            NoNodeError, BadVersionError
+        """
         row = self._connection.execute(
             "SELECT number, version FROM nodes WHERE path = ?", (path,)
         ).fetchone()
@@ -453,7 +466,12 @@ class SqliteTree:
         return number
 
     def _ensure(self, path: str) -> tuple[int, tuple[str, ...]]:
-        """The number of a node that is to have children, and the paths touched to make it."""
+        """Return the number of a node that is to get children, creating it if missing, and the
+        paths touched.
+
+        Raises:
+            InvalidPathError: the node is ephemeral.
+        """
         missing: list[str] = []
         while (row := self._owner(path)) is None:
             missing.append(path)
@@ -467,7 +485,7 @@ class SqliteTree:
         return number, touched
 
     def _owner(self, path: str) -> tuple[int, int | None] | None:
-        """Number and session of a node, if it is there."""
+        """Return number and session of a node; None if it does not exist."""
         row = self._connection.execute(
             "SELECT number, session FROM nodes WHERE path = ?", (path,)
         ).fetchone()
@@ -495,7 +513,8 @@ class SqliteTree:
         return self._number("SELECT 1 FROM nodes WHERE path = ?", path) is not None
 
     def _next_name(self, path: str, parent: int) -> str:
-        """The path with the next number that nobody took without asking."""
+        """Return the path with the next free number; skip names that were created without the
+        counter."""
         while self._is_taken(name := f"{path}{self._take_sequence(parent):0{SEQUENCE_DIGITS}d}"):
             pass
         return name
@@ -510,7 +529,7 @@ class SqliteTree:
 
     @contextmanager
     def _read_transaction(self) -> Iterator[None]:
-        """Several queries on one state of the file."""
+        """Run several queries on one state of the file."""
         self._connection.execute("BEGIN")
         try:
             yield
@@ -520,14 +539,15 @@ class SqliteTree:
 
     @contextmanager
     def _write_transaction(self) -> Iterator[None]:
-        """All or nothing; durable when it ends without an error, or when the one around it does."""
+        """Run a transaction, all or nothing; it is durable when the outermost one ends without an
+        error."""
         with self._translated():
             if self._connection.in_transaction:
                 with self._savepoint():
                     yield
                 return
-            # Take the write lock at once: a transaction that reads first and finds somebody else
-            # has written since could only fail.
+            # Take the write lock at once: a transaction that reads first, while another process
+            # writes, could only fail.
             self._connection.execute("BEGIN IMMEDIATE")
             before = self._connection.total_changes
             count: int | None = None
@@ -552,7 +572,7 @@ class SqliteTree:
 
     @contextmanager
     def _savepoint(self) -> Iterator[None]:
-        """A part of a transaction, which is undone if it fails."""
+        """Run a part of a transaction, which is undone if it fails."""
         self._connection.execute("SAVEPOINT part")
         try:
             yield
@@ -587,8 +607,8 @@ class SqliteTree:
 
 
 def _checksum(path: str, value: bytes, version: int, session: int | None) -> int:
-    """CRC32C over the path in UTF-8, a zero byte, version and session (-1: none) as int64
-    big-endian, and the value."""
+    """Return the CRC32C over the path in UTF-8, a zero byte, version and session (-1 for none) as
+    int64 big-endian, and the value."""
     head = path.encode() + b"\0" + _CHECKED.pack(version, -1 if session is None else session)
     checksum: int = google_crc32c.extend(google_crc32c.value(head), value)
     return checksum

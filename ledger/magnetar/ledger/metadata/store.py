@@ -6,24 +6,23 @@ them:
 - A path is absolute: "/", or "/" before each name; a name is not empty, ".", "..", and holds no
   control characters. A node has a value (bytes, possibly empty), a version and children.
 - The version is 0 when the node is created and grows by one with every `set`. A node that was
-  deleted and created again starts at 0: whoever must tell the two apart puts a token into the
-  value.
+  deleted and created again starts at 0: a caller that must tell the two apart puts a token into
+  the value.
 - `set` and `delete` compare and act in one step. All changes of one store handle happen in the
   order of the calls, and a read by the same handle sees every change that the handle made before
   it.
-- An *ephemeral* node has no children and goes when its session ends: when the store is closed, or
-  when its owner was not heard of for the session timeout.
-- A *sequential* node gets ten decimal digits behind its name, from a counter that its parent keeps
-  and that never goes back while the parent lives. Gaps are normal; a name that somebody took
-  without asking for a number is passed over.
-- A write either happens or raises. `UnknownOutcomeError` says that nobody knows: read again and
-  compare. `MetadataUnavailableError` says that nothing was changed. A cancelled write is unknown
-  too.
-- A write that waits for a connection is not done in a later session than the one that it was asked
-  for in: a version that was read under a lease may mean another node by then.
-- A watch is persistent and may be late or merge events, but after the last change of a node there
-  is an event that was not there before it. Treat an event as "look again", never as the news
-  itself.
+- An *ephemeral* node has no children. It is deleted when its session ends: when the store is
+  closed, or when its owner was silent for the session timeout.
+- A *sequential* node gets ten decimal digits appended to its name, from a counter that its parent
+  keeps and that never goes back while the parent lives. Gaps are normal. The store skips a name
+  that a client created without the counter.
+- A write either happens or raises. `UnknownOutcomeError` says that the outcome is unknown: read
+  again and compare. `MetadataUnavailableError` says that nothing was changed. The outcome of a
+  cancelled write is unknown too.
+- A write that waits for a connection is never sent in a later session than the one that it was
+  requested in: a version that was read under a lease may mean another node by then.
+- A watch is persistent. It may be late and may merge events, but the last change of a node is
+  always followed by an event. Treat an event as "look again", never as the news itself.
 """
 
 from collections.abc import Callable
@@ -34,13 +33,15 @@ from typing import Protocol
 from magnetar.ledger.errors import InvalidPathError, ValueTooLargeError
 
 VALUE_BYTES_MAX = 1_000_000
-"""Largest value of a node. ZooKeeper drops the connection of whoever sends more than 1 MiB."""
+"""Largest value of a node, in bytes. ZooKeeper drops the connection of a client that sends more
+than 1 MiB.
+"""
 
 PATH_BYTES_MAX = 4_096
 """Longest path, in UTF-8 bytes."""
 
 SEQUENCE_DIGITS = 10
-"""Digits that a sequential node's name ends with."""
+"""Number of digits at the end of a sequential node's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +51,24 @@ class Versioned:
     value: bytes
     version: int
     is_ephemeral: bool = False
-    """Whether it goes with somebody's session."""
+    """Whether the node is deleted when a session ends."""
     created_ms: int | None = field(default=None, compare=False)
-    """When it was created, by the store's own clock, in ms since 1970; None: the store keeps no
-    times."""
+    """Creation time by the store's clock, in ms since 1970; None if the store keeps no times."""
 
 
 class SessionState(Enum):
-    """How the store sees its session."""
+    """State of a store's session, as the store sees it."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """No contact. The session may have expired already without this process knowing: whoever holds
-    a lease counts the time since the last contact by its own clock."""
+    """No contact. The session may have expired already without this process knowing: the holder of
+    a lease measures the time since the last contact by its own clock."""
     EXPIRED = "expired"
-    """The session and its ephemeral nodes are gone. CONNECTED follows when there is a new one."""
+    """The session and its ephemeral nodes are gone. CONNECTED follows with a new session."""
 
 
 class WatchEvent(Enum):
-    """What happened to a watched node; several events may arrive as one."""
+    """Kind of change of a watched node; several events may arrive as one."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -84,7 +84,7 @@ class Watch(Protocol):
     """A watch on one path."""
 
     def close(self) -> None:
-        """No more events from now on. Closing twice is fine."""
+        """Stop the delivery of events. Closing twice is fine."""
         ...
 
 
@@ -102,11 +102,12 @@ class MetadataStore(Protocol):
 
     @property
     def session_timeout_ms(self) -> int:
-        """After this long without contact the ephemeral nodes may be gone."""
+        """Time without contact, in ms, after which the ephemeral nodes may be gone."""
         ...
 
     async def get(self, path: str) -> Versioned:
-        """
+        """Return the value and version of a node.
+
         Raises:
             NoNodeError
         """
@@ -117,7 +118,7 @@ class MetadataStore(Protocol):
     ) -> str:
         """Create a node, and its missing parents as persistent nodes without value.
 
-        Returns the path of the new node: with its digits, if it is sequential.
+        Returns the path of the new node, including the digits of a sequential one.
 
         Raises:
             NodeExistsError: never if sequential.
@@ -127,7 +128,7 @@ class MetadataStore(Protocol):
         ...
 
     async def set(self, path: str, value: bytes, *, version: int) -> int:
-        """Replace the value if the node still has `version`; returns the new version.
+        """Replace the value if the node still has `version`; return the new version.
 
         Raises:
             BadVersionError, NoNodeError, ValueTooLargeError
@@ -143,11 +144,11 @@ class MetadataStore(Protocol):
         ...
 
     async def exists(self, path: str) -> int | None:
-        """The version of the node, or None if there is none."""
+        """Return the version of the node, or None if there is no such node."""
         ...
 
     async def children(self, path: str) -> list[str]:
-        """Names of the children, sorted.
+        """Return the names of the children, sorted.
 
         Raises:
             NoNodeError
@@ -156,23 +157,23 @@ class MetadataStore(Protocol):
 
     @property
     def records_deletions(self) -> bool:
-        """Whether `is_gone` goes by a record of deletions, not by absence alone."""
+        """Whether `is_gone` relies on a record of deletions rather than on absence alone."""
         ...
 
     async def is_gone(self, path: str) -> bool:
-        """Whether the node is not there because it was deleted.
+        """Return whether the node is absent because it was deleted.
 
-        A store of several servers answers by its absence. A store of one file records deletions:
-        there a node that is missing without a record was lost, and nothing may be done on the
-        word of its absence.
+        A store of several servers decides by absence. A store of one file records deletions: a node
+        that is missing there without a record was lost, and nothing may be done because of its
+        absence.
         """
         ...
 
     async def catch_up(self) -> None:
-        """What is read after this has every write that anybody had finished before it.
+        """Make later reads include every write that any client finished before this call.
 
-        A read alone may be answered by a server that is behind the others. Who draws a conclusion
-        from the absence of something that another client wrote has to catch up first.
+        A server that is behind the others may answer a plain read. A caller that draws a conclusion
+        from the absence of something that another client wrote must catch up first.
         """
         ...
 
@@ -189,12 +190,13 @@ class MetadataStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session, delete its ephemeral nodes. Closing twice is fine."""
+        """End the session and delete its ephemeral nodes. Closing twice is fine."""
         ...
 
 
 def check_path(path: str) -> None:
-    """
+    """Check a path against the rules of the store.
+
     Raises:
         InvalidPathError: the path breaks the rules at the top of this file.
     """
@@ -210,13 +212,14 @@ def check_path(path: str) -> None:
 
 
 def check_new_path(path: str, *, sequential: bool) -> None:
-    """Check the path of a node to be created. A sequential node's path may end with "/": its name
-    is then the digits alone."""
+    """Check the path of a node to be created. The path of a sequential node may end with "/": its
+    name then consists of the digits alone."""
     check_path(path[:-1] if sequential and path.endswith("/") and path != "/" else path)
 
 
 def check_value(path: str, value: bytes) -> None:
-    """
+    """Check the size of a value.
+
     Raises:
         ValueTooLargeError
     """
@@ -227,10 +230,10 @@ def check_value(path: str, value: bytes) -> None:
 
 
 def parent_path(path: str) -> str:
-    """The path of the node above; "/" is above the top level."""
+    """Return the path of the parent node; "/" is the parent of the top level."""
     return path[: path.rindex("/")] or "/"
 
 
 def join_path(parent: str, name: str) -> str:
-    """The path of a child."""
+    """Return the path of a child."""
     return f"/{name}" if parent == "/" else f"{parent}/{name}"

@@ -15,7 +15,7 @@ from magnetar.ledger.metadata.store import MetadataStore, check_path
 _SCHEMES = "a metadata URL is embedded:PATH or zk://host:port[,host:port...]/path"
 _ZOOKEEPER_PORT = 2181
 SHARED_SECRET_NAME = "shared-secret"
-"""The file of a standalone's or cluster's own secret, in its data directory."""
+"""Name of the file in the data directory that holds the secret of a standalone or cluster."""
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 
 
@@ -29,7 +29,7 @@ async def open_store(url: str, *, settings: MetadataSettings | None = None) -> M
     settings = settings or MetadataSettings()
     scheme, _, rest = url.partition(":")
     if scheme == "embedded" and rest:
-        # Imported on use, like the other one: a process needs one of them.
+        # Imported on use, as is the other store: a process needs only one of them.
         from magnetar.ledger.metadata.embedded import EmbeddedStore
 
         return await EmbeddedStore.open(rest, settings=settings)
@@ -43,9 +43,11 @@ async def open_store(url: str, *, settings: MetadataSettings | None = None) -> M
 
 
 def shared_secret_beside(url: str) -> str:
-    """The file of the secret that the bookies of an embedded store ask for; "": there is none.
+    """Return the path of the secret that the bookies of an embedded store require; "" if there is
+    no such file.
 
-    A standalone keeps both in its data directory, so that who is given the URL finds the secret.
+    A standalone keeps both in its data directory, so that a client that has the URL finds the
+    secret.
     """
     scheme, _, path = url.partition(":")
     if scheme != "embedded" or not path:
@@ -58,7 +60,7 @@ def parse_zookeeper_url(url: str) -> tuple[str, str]:
     """Split `zk://a:1,b:2/some/path` into ("a:1,b:2", "/some/path"); the path may be "/".
 
     Raises:
-        InvalidPathError
+        InvalidPathError: a host, a port or the path is invalid.
     """
     hosts_text, slash, path = url.removeprefix("zk://").partition("/")
     chroot = "/" + path.strip("/") if slash else "/"

@@ -1,8 +1,8 @@
-"""Watches: who watches which path, and what changed between two looks at a node.
+"""Watches: the watchers of each path, and the changes between two looks at a node.
 
 Both stores find out *that* something may have changed (ZooKeeper's one-shot watches, SQLite's
-change counter, their own writes), look at the node, and hand the view in here. The events come
-from comparing views, so a trigger too many does no harm and a trigger for several changes loses
+change counter, their own writes), look at the node, and pass the view in here. The events come from
+comparing views, so a superfluous trigger does no harm, and one trigger for several changes loses
 none. Does no I/O; the stores decide when to look.
 """
 
@@ -14,17 +14,17 @@ from magnetar.ledger.metadata.store import WatchCallback, WatchEvent
 
 
 class NodeView(NamedTuple):
-    """What tells two states of one path apart."""
+    """The numbers by which two states of one path differ."""
 
     incarnation: int
-    """Differs when the node was deleted and created again."""
+    """Changes when the node is deleted and created again."""
     version: int
     children: int
-    """Differs when a child was created or deleted."""
+    """Changes when a child is created or deleted."""
 
 
 def events_between(before: NodeView | None, after: NodeView | None) -> list[WatchEvent]:
-    """The events that lead from one view to the other; None is an absent node."""
+    """Return the events that lead from one view to the other; None is an absent node."""
     if before == after:
         return []
     if before is None:
@@ -54,7 +54,7 @@ class _Watched:
 
 
 class TableWatch:
-    """A watch of a `WatchTable`; `Watch` of the store's interface."""
+    """A watch of a `WatchTable`; a `Watch` of the store's interface."""
 
     __slots__ = ("_callback", "_is_closed", "_path", "_table")
 
@@ -78,8 +78,8 @@ class TableWatch:
 class WatchTable:
     """All watches of one store handle.
 
-    `deliver` gets a function to call soon, on the loop: a callback that fails must not keep others
-    from theirs.
+    `deliver` gets a function to call soon, on the loop: a failing callback must not keep other
+    callbacks from being called.
     """
 
     def __init__(self, deliver: Callable[[Callable[[], None]], object]) -> None:
@@ -103,7 +103,7 @@ class WatchTable:
         return watch
 
     def remove(self, path: str, watch: TableWatch) -> None:
-        """Forget a watch, and the path with its last one."""
+        """Remove a watch, and the path with its last watch."""
         watched = self._by_path[path]
         watched.watchers.remove(watch)
         if not watched.watchers:
@@ -116,20 +116,20 @@ class WatchTable:
                 watch.close()
 
     def on_look_failed(self, path: str) -> None:
-        """A look at the node did not succeed: changes before the next view cannot be told."""
+        """Note that a look at the node failed: changes before the next view are unknown."""
         if (watched := self._by_path.get(path)) is not None:
             watched.may_have_missed = True
 
     def on_view(self, path: str, view: NodeView | None) -> None:
-        """A look at the node: emits the events since the view before."""
+        """Take a new view of the node and emit the events since the previous view."""
         watched = self._by_path.get(path)
         if watched is None:
             return
         if watched.is_known:
             events = events_between(watched.view, view)
         elif watched.may_have_missed:
-            # The base is younger than the watch: somebody may have read before the change that it
-            # already holds. An event too many is the way out.
+            # The base is younger than the watch: a reader may have read before a change that the
+            # base already holds. A superfluous event is the safe choice.
             events = [WatchEvent.DELETED if view is None else WatchEvent.CHANGED]
             if view is not None:
                 events.append(WatchEvent.CHILDREN)

@@ -1,18 +1,18 @@
 """The ZooKeeper metadata store: kazoo behind the store's interface, on the event loop.
 
-kazoo works on threads of its own. Its `*_async` calls are handed over to loop futures with
-`rawlink`, with few system calls (`kazoo_handler.py`); nothing here blocks. What this shell adds to
+kazoo works on threads of its own. `rawlink` passes the results of its `*_async` calls to loop
+futures, with few system calls (`kazoo_handler.py`); nothing here blocks. What this shell adds to
 kazoo:
 
-- Times: kazoo queues calls without limit while the server is away. Here a write waits for the
-  connection first, and when that does not come nothing was sent and nothing was changed. Once it is
-  sent, everything but a clear answer makes its outcome unknown. Reads are repeated until the
+- Time limits: kazoo queues calls without limit while the server is away. Here a write waits for
+  the connection first; if none comes, nothing was sent and nothing was changed. Once the write is
+  sent, anything but a clear answer makes its outcome unknown. Reads are repeated until the
   operation timeout.
 - Order: one connection serves all requests of a handle in the order of the calls. After an unknown
   outcome the next read asks the server to catch up with its leader first (`sync`), so that "read
   again and compare" cannot read a follower that has not seen the write yet.
-- Persistent watches: ZooKeeper's are one-shot and die with the connection. Each is armed by looking
-  at the node, and the looks are compared (`watches.py`).
+- Persistent watches: ZooKeeper's are one-shot and end with the connection. Looking at a node arms
+  its watch, and the looks are compared (`watches.py`).
 
 kazoo reports no lost session while there is no contact: SUSPENDED may mean expired.
 """
@@ -65,7 +65,7 @@ from magnetar.ledger.metadata.watches import NodeView, WatchTable
 from magnetar.ledger.system import ThreadWorker
 
 _log = structlog.get_logger(__name__)
-# kazoo logs every attempt to reconnect; what matters of that is logged here, as session states.
+# kazoo logs every attempt to reconnect; this module logs the relevant part, as session states.
 _kazoo_log = logging.getLogger("magnetar.ledger.metadata.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 
@@ -74,12 +74,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 _ANY_VERSION = -1
 _CREATE_ATTEMPTS_MAX = 20
-"""How often a creation makes parents again that somebody deletes meanwhile, or uses up a number
-whose name somebody took."""
+"""Most attempts of a creation to make parents again that another client deletes meanwhile, or to
+use up a number whose name is taken."""
 _SESSION_ID_MASK = (1 << 64) - 1
-"""kazoo shows the id as a signed number."""
+"""Mask that makes the session id unsigned; kazoo shows a signed number."""
 _CLOSE_TIMEOUT_S = 5.0
-"""How long `close` waits for the server to hear of it; the session expires by itself otherwise."""
+"""Longest time, in seconds, that `close` waits for the server; otherwise the session expires by
+itself."""
 
 _ERRORS: dict[type[Exception], tuple[type[MetadataError], str]] = {
     kazoo_errors.NoNodeError: (NoNodeError, "there is no such node"),
@@ -93,8 +94,8 @@ _ERRORS: dict[type[Exception], tuple[type[MetadataError], str]] = {
         "it is another user's: check zookeeper_user (NoAuth)",
     ),
 }
-"""Clear answers of the server, and what they say of a path. Any other error leaves the outcome of a
-write unknown."""
+"""Clear answers of the server, and their meaning for a path. Any other error leaves the outcome of
+a write unknown."""
 _CLEAR_ANSWERS = tuple(_ERRORS)
 
 _NO_ANSWER = (
@@ -105,7 +106,7 @@ _NO_ANSWER = (
     kazoo_errors.OperationTimeoutError,
     kazoo_errors.RequestTimeoutError,
 )
-"""After these a read may be repeated."""
+"""Errors after which a read may be repeated."""
 
 
 class _Stat(Protocol):
@@ -172,28 +173,29 @@ class _Connection(Protocol):
     """The part of kazoo's connection that agrees with the server on a session timeout."""
 
     _connect: Callable[..., tuple[float, float]]
-    """Returns the read and the connect timeout that follow from it, in ms."""
+    """Connects and returns the read and the connect timeout derived from the session timeout, in
+    ms."""
     _invoke: Callable[..., object]
-    """Sends a request of the handshake, and waits for the answer as long as its first argument
-    says, in s."""
+    """Sends a request of the handshake, and waits for the answer. The first argument is the longest
+    wait in seconds."""
     _expand_client_hosts: Callable[[], list[tuple[str, str, int]]]
-    """Name, address and port of every server, in the order in which they are tried."""
+    """Returns name, address and port of every server, in the order of the attempts."""
     client: "_HasHosts"
 
 
 _READ_SHARE = 2 / 3
-"""kazoo reads for this part of the session timeout before it gives a connection up. The timeout
-that a server has granted it keeps to itself, and goes on showing what it has asked for."""
+"""Share of the session timeout for which kazoo waits to read before it gives a connection up. kazoo
+does not expose the timeout that a server has granted; it goes on showing the requested one."""
 
 
 def _bound_handshakes(client: object, patience: ServerPatience) -> None:
-    """Give each server a time limit for its answer, and the resolver of names one for its own, and
-    note what a server has granted."""
+    """Limit the time of each server's answer and of name resolution, and record the granted
+    timeout."""
     connection: _Connection = client._connection  # type: ignore[attr-defined]
     connect, invoke = connection._connect, connection._invoke
     addresses = HostAddresses()
 
-    # All of them run on kazoo's thread.
+    # All three run on kazoo's thread.
     def expanded() -> list[tuple[str, str, int]]:
         patience.round_begins()
         found = addresses.of(connection.client.hosts, wait_s=patience.step_s)
@@ -233,7 +235,7 @@ class ZooKeeperStore:
         self._pending: set[asyncio.Future[object]] = set()
         self._connected = asyncio.Event()
         self._session: object = None
-        """kazoo's identity of the session that the loop knows of; None: it is lost."""
+        """kazoo's identity of the session that the loop knows; None if it is lost."""
         self.call_times = CallTimes(self._loop.time)
         self._watches = WatchTable(self._loop.call_soon)
         self._listeners = SessionListeners(self._loop.call_soon)
@@ -282,12 +284,13 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """What the server has agreed to: between its own bounds, it may be less than was asked."""
+        """The session timeout, in ms, that the server granted within its own bounds; it may be less
+        than requested."""
         return self._patience.session_timeout_ms
 
     @property
     def session_id(self) -> str:
-        """As ZooKeeper's servers write it into their logs; empty: there is no session."""
+        """The session id as ZooKeeper's servers log it; empty if there is no session."""
         found = self._client.client_id
         return "" if found is None else f"{found[0] & _SESSION_ID_MASK:#x}"
 
@@ -322,13 +325,13 @@ class ZooKeeperStore:
         )
 
     async def _use_up_number(self, path: str, full: str) -> None:
-        """Somebody made a node with the name that comes next, and ZooKeeper would try that one for
-        ever: its counter moves only when a node is made."""
+        """Make the parent's counter skip a name that another client took. Otherwise ZooKeeper would
+        try that name for ever: its counter moves only when a node is created."""
         made = await self._write(
             path,
             lambda: self._client.create_async(f"{full}x", b"", ephemeral=True, sequence=True),
         )
-        with suppress(NoNodeError):  # somebody tidied up
+        with suppress(NoNodeError):  # another client removed it
             await self._write(path, lambda: self._client.delete_async(made, _ANY_VERSION))
 
     async def set(self, path: str, value: bytes, *, version: int) -> int:
@@ -371,7 +374,7 @@ class ZooKeeperStore:
         is_first_of_path = path not in self._watches
         watch = self._watches.add(path, callback)
         if is_first_of_path:
-            # Sent before anything that the caller reads next: no change can slip in between.
+            # Sent before anything that the caller reads next, so no change is missed in between.
             self._look(path)
         return watch
 
@@ -394,7 +397,7 @@ class ZooKeeperStore:
                 await worker.run(self._stop_blocking)
         except TimeoutError:
             _log.warning("metadata_session_not_ended")
-            return  # The worker's thread is left to wait for kazoo's; it holds up nothing.
+            return  # The worker's thread is left waiting for kazoo's; it blocks nothing.
         worker.close()
 
     # Operations.
@@ -432,7 +435,8 @@ class ZooKeeperStore:
             return await self._write_untimed(path, start)
 
     async def _write_untimed(self, path: str, start: Callable[[], _Result[T]]) -> T:
-        """Send a write once, while there is a connection, and in no later session than this one."""
+        """Send a write once, while there is a connection, and never in a later session than this
+        one."""
         self._check_open()
         session = self._session
         if not self._connected.is_set():
@@ -459,7 +463,7 @@ class ZooKeeperStore:
             RECORDER.note(METADATA, self._loop.time() - started_s, partial("write {}".format, path))
 
     def _send(self, result: _Result[T]) -> asyncio.Future[T]:
-        """The result of a kazoo call as a future of the loop."""
+        """Return the result of a kazoo call as a future of the loop."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._pending.add(future)  # type: ignore[arg-type]  # Future is invariant; only failed here
         future.add_done_callback(self._pending.discard)
@@ -471,11 +475,11 @@ class ZooKeeperStore:
         return future
 
     async def _make_root(self, timeout_s: float) -> None:
-        """Make what everything lies below. A first server that is busy loses its connections: what
-        was made or not is found out by making it again.
+        """Create the node below which everything lies. A busy first server drops connections;
+        repeating the creation finds out whether the node exists.
 
         Raises:
-            MetadataError: as the last attempt.
+            MetadataError: the error of the last attempt.
         """
         until_s = self._loop.time() + timeout_s
         while True:
@@ -497,7 +501,7 @@ class ZooKeeperStore:
             try:
                 await self._write(missing[-1], create)
             except NodeExistsError:
-                pass  # There already, or somebody was faster.
+                pass  # It exists already, or another client was faster.
             except NoNodeError:
                 missing.append(parent_path(missing[-1]))
                 continue
@@ -521,7 +525,7 @@ class ZooKeeperStore:
         self._client.close()
 
     def _full(self, path: str) -> str:
-        """ZooKeeper's own path for one of ours."""
+        """Return ZooKeeper's own path for a path of the store."""
         return self._prefix + path if path != "/" or not self._prefix else self._prefix
 
     def _own(self, full: str) -> str:
@@ -530,10 +534,9 @@ class ZooKeeperStore:
     # Watches.
 
     def _look(self, path: str) -> None:
-        """Look at a node, arm ZooKeeper's watches, and tell those who watch what changed.
+        """Look at a node, arm ZooKeeper's watches, and notify the watchers of changes.
 
-        The first look counts as well as the second: it is the one that was sent before what the
-        caller read next.
+        The first look counts as well as the second: it was sent before the caller's next read.
         """
         full = self._full(path)
 
@@ -565,12 +568,12 @@ class ZooKeeperStore:
         if not isinstance(error, kazoo_errors.NoNodeError):
             self._watches.on_look_failed(path)
         if self._connected.is_set():
-            # Deleted between the two looks, or connected again before the failure got here. With
-            # no connection there is nothing to do: all nodes are looked at when it is back.
+            # Deleted between the two looks, or reconnected before the failure arrived here. Without
+            # a connection there is nothing to do: all nodes are looked at when it is back.
             self._loop.call_later(self._settings.reconnect_delay_ms / 1000, self._on_trigger, path)
 
     def _on_kazoo_event(self, event: _Event) -> None:
-        """On kazoo's thread: one of ZooKeeper's watches fired."""
+        """Handle a fired ZooKeeper watch, on kazoo's thread."""
         if event.type != EventType.NONE and event.path is not None:
             self._call_on_loop(partial(self._on_trigger, self._own(event.path)))
 
@@ -581,7 +584,7 @@ class ZooKeeperStore:
     # Session.
 
     def _on_kazoo_state(self, state: str) -> None:
-        """On kazoo's thread."""
+        """Pass a new state to the loop, from kazoo's thread."""
         self._call_on_loop(partial(self._on_state, state))
 
     def _on_state(self, state: str) -> None:
@@ -626,12 +629,12 @@ def _resolve(future: asyncio.Future[T], result: _Result[T]) -> None:
 
 
 def _secured(settings: MetadataSettings) -> dict[str, Any]:
-    """What kazoo needs for TLS and for nodes that are for one user alone."""
+    """Return kazoo's options for TLS and for nodes restricted to one user."""
     options: dict[str, Any] = {}
     user = settings.zookeeper_user.get_secret_value()
     if user:
         options["auth_data"] = [("digest", user)]
-        # Not "whoever makes it": that would be everybody whose certificate has the same name, too.
+        # Not the creator's identity: a certificate with the same name would get access, too.
         name, _, password = user.partition(":")
         options["default_acl"] = [make_digest_acl(name, password, all=True)]
     if settings.zookeeper_tls_ca_file:

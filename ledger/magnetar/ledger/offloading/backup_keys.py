@@ -17,7 +17,7 @@ from typing import NamedTuple
 from magnetar.ledger.offloading.object_keys import object_base, parse_key
 
 BACKUP_NAME_CHARS_MAX = 64
-"""Of the name of a backup."""
+"""Most characters in the name of a backup."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{BACKUP_NAME_CHARS_MAX - 1}}}")
 _KEY = re.compile(r"(?P<prefix>.*/backups/)(?P<name>[^/]+)/(?P<rest>cluster\.json|logs/.+\.json)")
@@ -25,10 +25,10 @@ _CLUSTER = "cluster.json"
 
 
 class BackupKey(NamedTuple):
-    """What the key of a file of a backup says."""
+    """The parts of the key of a file of a backup."""
 
     name: str
-    """Of the backup."""
+    """Name of the backup."""
     is_cluster: bool
     """Whether it is the file that is written last."""
 
@@ -38,12 +38,12 @@ class BackupFolder:
     """The keys of one backup."""
 
     prefix: str
-    """Of the keys of all backups of the cluster: `backups_prefix`."""
+    """Beginning of the keys of all backups of the cluster: `backups_prefix`."""
     name: str
 
     @property
     def directory(self) -> str:
-        """All keys of the backup begin so."""
+        """Common beginning of all keys of the backup."""
         return f"{self.prefix}{self.name}/"
 
     @property
@@ -52,43 +52,45 @@ class BackupFolder:
         return f"{self.directory}{_CLUSTER}"
 
     def log_key(self, log: str) -> str:
-        """Key of the file of one log; `log`: path of its node."""
+        """Return the key of the file of one log; `log`: path of its node."""
         return f"{self.directory}{_file_of(object_base('', '', '', log).prefix)}"
 
 
 def is_backup_name(name: str) -> bool:
-    """Whether a backup can have this name."""
+    """Return whether a backup can have this name."""
     return _NAME.fullmatch(name) is not None
 
 
 def backups_prefix(prefix: str, instance_id: str) -> str:
-    """What the keys of all backups of a cluster begin with.
+    """Return the common beginning of the keys of all backups of a cluster.
 
     Args:
-        prefix: of all that is ours in the store; empty, or with a slash at its end.
+        prefix: of all keys of Magnetar in the store; empty, or with a slash at its end.
     """
     return f"{prefix}{instance_id}/backups/"
 
 
 def parse_backup_key(key: str) -> BackupKey | None:
-    """What a key says; None: it is no key of a backup."""
+    """Return the parts of a key; None if it is no key of a backup."""
     found = _KEY.fullmatch(key)
     return None if found is None else BackupKey(found["name"], found["rest"] == _CLUSTER)
 
 
 def files_that_may_name(object_keys: Iterable[str]) -> frozenset[str]:
-    """The ends, behind a backup's directory, of the keys of files that could name these objects."""
+    """Return the ends, after a backup's directory, of the keys of files that could name these
+    objects."""
     parsed = map(parse_key, object_keys)
     return frozenset(_file_of(each.directory) for each in parsed if each is not None)
 
 
 def end_of(key: str) -> str:
-    """What stands behind the directory of the backup in a key; empty: it is no such key."""
+    """Return the part of a key after the directory of the backup; empty if it is no key of a
+    backup."""
     found = _KEY.fullmatch(key)
     return "" if found is None else found["rest"]
 
 
 def _file_of(directory: str) -> str:
-    """`logs/<2 hex digits>/<log>.json`, for the directory of the log's objects."""
+    """Return `logs/<2 hex digits>/<log>.json`, for the directory of the log's objects."""
     spread, log = directory.split("/")[-3:-1]
     return f"logs/{spread}/{log}.json"

@@ -2,19 +2,20 @@
 
 A backup writes the file of a log first, and reads the log's node after that: the node must still
 name every object of the file. The sweep reads the node first, and the files after that. An object
-that the sweep found unnamed was unnamed before the files were read; so either the file was there in
-time, or the backup finds out that the node has moved on, and begins with that log anew. Files of a
-backup that is unfinished count like those of a finished one.
+that the sweep found unnamed was unnamed before the files were read. So either the file existed in
+time, or the backup notices that the node has changed, and starts that log anew. Files of an
+unfinished backup count like those of a finished one.
 
-A file that cannot be read, or not be understood, keeps everything: the error ends the pass.
+A file that cannot be read or understood keeps everything: the error ends the pass.
 
-The metadata store knows the object stores that have, or had, backups of the cluster:
+The metadata store records the object stores that have, or had, backups of the cluster:
 
     /backup-stores/<name of the store>   a random text
 
-The sweep reads the backups of these stores, and of no others: a store that has none, and cannot be
-reached, holds up nothing. The node is there before the first file of a backup is, and the backup
-finds it unchanged before its last file is written. It goes with the last backup in the store.
+The sweep reads the backups of these stores, and of no others: a store without backups that cannot
+be reached delays nothing. The node exists before the first file of a backup does, and the backup
+checks that it is unchanged before it writes its last file. It is deleted with the last backup in
+the store.
 
 Source: tiered storage, sections 17 and 21 (invariant O3).
 """
@@ -31,27 +32,29 @@ from magnetar.ledger.offloading.log_manifest import LogManifest, decode_checked
 from magnetar.ledger.offloading.object_store import ObjectStore, ObjectStores
 
 LOG_FILE_BYTES_MAX = 128 << 20
-"""A larger file of a log is not read: 10,000 ledgers and 1,000 large cursors take 50 MB."""
+"""Largest file of a log that is read: 10,000 ledgers and 1,000 large cursors take 50 MB."""
 ROOT = "/backup-stores"
 
 
 class BackupPins:
-    """The backups of one cluster, in all stores that hold some: one may name objects of another."""
+    """The backups of one cluster, in all stores that hold some: a backup in one store may name
+    objects in another."""
 
     def __init__(
         self, metadata: MetadataStore, stores: ObjectStores, prefixes: Sequence[str]
     ) -> None:
-        """`prefixes`: what keys of the cluster's backups begin with (`backups_prefix`), one for
-        each prefix that the cluster ever used. A backup below one names objects below others."""
+        """Make the pins of a cluster. `prefixes`: the beginnings of the keys of the cluster's
+        backups (`backups_prefix`), one for each prefix that the cluster ever used. A backup below
+        one names objects below others."""
         self._metadata = metadata
         self._stores = stores
         self._prefixes = tuple(prefixes)
 
     async def pinned(self, keys: Sequence[str]) -> frozenset[str]:
-        """Return the keys, among these of objects, that a backup names.
+        """Return those of the given object keys that a backup names.
 
         Raises:
-            ObjectError, MetadataError: that cannot be told: delete nothing.
+            ObjectError, MetadataError: the answer is unknown: delete nothing.
         """
         wanted = files_that_may_name(keys)
         named: set[str] = set()
@@ -71,7 +74,7 @@ class BackupPins:
 
 
 async def read_whole(store: ObjectStore, key: str, bytes_max: int) -> bytes:
-    """The bytes of a small object.
+    """Return the bytes of a small object.
 
     Raises:
         ObjectDamagedError: it is larger.
@@ -86,20 +89,20 @@ async def read_whole(store: ObjectStore, key: str, bytes_max: int) -> bytes:
 
 
 def objects_named(value: bytes, key: str) -> frozenset[str]:
-    """The keys of the objects that the file of a log names.
+    """Return the keys of the objects that the file of a log names.
 
     Args:
         value: of the file.
         key: of the file, for errors.
 
     Raises:
-        ObjectDamagedError, FutureObjectVersionError: nobody knows what it names.
+        ObjectDamagedError, FutureObjectVersionError: the names are unknown.
     """
     return keys_in(manifest_in(decode_checked(value, key=key), key).node)
 
 
 def manifest_in(content: dict[str, object], key: str) -> LogManifest:
-    """The manifest in the content of a log's file.
+    """Return the manifest in the content of a log's file.
 
     Raises:
         ObjectDamagedError, FutureObjectVersionError
@@ -111,7 +114,7 @@ def manifest_in(content: dict[str, object], key: str) -> LogManifest:
 
 
 def keys_in(node: LogMetadata) -> frozenset[str]:
-    """The keys of the complete objects that a log's node names."""
+    """Return the keys of the complete objects that a log's node names."""
     return frozenset(
         node.object_bases[found.base].key(ledger.ledger_id, found.attempt)
         for ledger in node.ledgers
@@ -120,7 +123,7 @@ def keys_in(node: LogMetadata) -> frozenset[str]:
 
 
 async def stores_with_backups(store: MetadataStore) -> Sequence[str]:
-    """The names of the object stores that backups may be in, sorted.
+    """Return the names of the object stores that may hold backups, sorted.
 
     Raises:
         MetadataError
@@ -132,10 +135,11 @@ async def stores_with_backups(store: MetadataStore) -> Sequence[str]:
 
 
 async def note_store(store: MetadataStore, name: str, token: bytes) -> bytes:
-    """Note that an object store has backups; returns what is noted, by this call or before it.
+    """Record that an object store has backups; return the recorded token, of this call or an
+    earlier one.
 
     Args:
-        token: random: tells a note from a later one.
+        token: random, so that a record differs from a later one.
 
     Raises:
         MetadataError
@@ -146,7 +150,7 @@ async def note_store(store: MetadataStore, name: str, token: bytes) -> bytes:
 
 
 async def is_noted(store: MetadataStore, name: str, noted: bytes) -> bool:
-    """Whether a note has been there all the time.
+    """Return whether a record still exists, and was there all the time.
 
     Raises:
         MetadataError
@@ -157,7 +161,7 @@ async def is_noted(store: MetadataStore, name: str, noted: bytes) -> bool:
 
 
 async def forget_store(store: MetadataStore, name: str) -> None:
-    """Note that an object store has no backup any more.
+    """Record that an object store no longer has any backup.
 
     Raises:
         MetadataError

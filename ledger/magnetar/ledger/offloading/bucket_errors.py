@@ -1,10 +1,10 @@
 """The meaning of obstore's errors.
 
-obstore has a class for few kinds of failure. The rest is in the text of the error: the status of
-the store's answer, and its body, in which S3, GCS and Azure name a code.
+obstore has classes for only a few kinds of failure. The rest is in the text of the error: the
+status of the store's answer, and its body, in which S3, GCS and Azure name a code.
 
-That text goes no further. A store that refuses a signature repeats what was signed, a session token
-among it. So errors here show status, code and the store's message, and are raised `from None`.
+That text is not passed on. A store that refuses a signature repeats what was signed, including a
+session token. So errors here show status, code and the store's message, and are raised `from None`.
 """
 
 import os
@@ -21,12 +21,12 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.offloading.store_url import StoreUrl
 
 FOREIGN = (exceptions.BaseError, OSError, NotImplementedError)
-"""What obstore raises for failures; anything else is a mistake in its use."""
+"""Errors that obstore raises for failures; any other error is a mistake in its use."""
 
 NO_OBJECT = frozenset({"NoSuchKey", "BlobNotFound"})
 NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 CREATE_RACE = frozenset({"ConditionalRequestConflict", "OperationAborted"})
-"""S3 answers 409 if two requests for one key meet: neither the one nor the other has won."""
+"""Codes of a 409 of S3 when two requests for one key collide: neither of them has won."""
 
 _BUSY_CODES = frozenset({"RequestTimeout", "SlowDown", "ServerBusy", "NoSuchUpload"})
 _BUSY_STATUSES = frozenset({408, 409, 412, 425, 429})
@@ -51,14 +51,15 @@ _CREDENTIALS = {
 
 _SECRET_NAME = re.compile(r"(AWS|AZURE|GOOGLE)_(?!.*_FILE$).*(KEY|SECRET|TOKEN|SAS)")
 _SECRET_BYTES_MIN = 8
-"""A shorter value, such as a test's "x", would blank out half of a text."""
+"""Shortest value that is masked; a shorter one, such as a test's "x", would blank out half of a
+text."""
 _SECRET_IN_TEXT = re.compile(
     r"(?i)((?:sig|signature|x-amz-[a-z-]*|token|password|secret)[\"']?[=:]\s*)[^\s&\"',;]+"
     r"|(?<=://)[^\s@]+@"
 )
 _TEXT_MAX = 300
 _CAUSE = re.compile(r'(?<=message: ")[^"]{1,100}|TimedOut|InvalidCertificate\(\w+\)')
-"""The innermost causes in an error's debug text, which its first line leaves out."""
+"""The innermost causes in an error's debug text, which its first line omits."""
 
 _ASKS_INSTANCE = (
     "/latest/api/token",
@@ -66,7 +67,8 @@ _ASKS_INSTANCE = (
     "/computeMetadata/",
     "/metadata/identity/",
 )
-"""In the URLs of the instance's metadata service, where obstore looks for credentials last."""
+"""Parts of the URLs of the instance's metadata service, where obstore looks for credentials
+last."""
 
 _ELSEWHERE = "the bucket is elsewhere. Correct region or endpoint of the store"
 _NO_RANGES = "non-partial response"
@@ -77,16 +79,16 @@ _SETTINGS_AT_FAULT = {
     "or have the system trust the certificate's issuer",
     _NO_RANGES: "the store does not answer with ranges of an object. Use another one",
 }
-"""What obstore says if a setting is wrong, or the store cannot be used, and what to do."""
+"""Texts of obstore's errors for a wrong setting or an unusable store, and what to do."""
 
 
 class Answer(NamedTuple):
-    """The store's answer, as far as an error tells it."""
+    """The store's answer, as far as an error shows it."""
 
     status: int
-    """HTTP status; 0: there was no answer."""
+    """HTTP status; 0 if there was no answer."""
     code: str
-    """The store's own word for it, such as NoSuchBucket; empty: it said none."""
+    """The store's own code, such as NoSuchBucket; empty if it gave none."""
     message: str
 
     def __str__(self) -> str:
@@ -94,7 +96,7 @@ class Answer(NamedTuple):
 
 
 def answer_in(error: Exception) -> Answer:
-    """Return what an error of obstore tells of the store's answer."""
+    """Return the store's answer, as far as an error of obstore shows it."""
     text = str(error)
     status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
     return Answer(
@@ -105,10 +107,10 @@ def answer_in(error: Exception) -> Answer:
 
 
 def translated(error: Exception, url: StoreUrl, doing: str) -> ObjectError:
-    """Return the error of ours that a failed call of obstore means.
+    """Return the `ObjectError` that corresponds to a failed call of obstore.
 
-    It is never `ObjectMissingError`: whether an object is missing takes a second look
-    (tiered storage, rule 18.1). `doing`: the call and its key.
+    It is never `ObjectMissingError`: whether an object is missing takes a second request (tiered
+    storage, rule 18.1). `doing`: the call and its key.
     """
     answer = answer_in(error)
     where = f"{url}: {doing} failed"
@@ -148,7 +150,7 @@ def translated(error: Exception, url: StoreUrl, doing: str) -> ObjectError:
 
 
 def is_denied(error: Exception, answer: Answer) -> bool:
-    """Whether the store does not accept who is asking."""
+    """Return whether the store rejects the client's credentials."""
     return (
         isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
         or answer.status in (401, 403)
@@ -157,19 +159,19 @@ def is_denied(error: Exception, answer: Answer) -> bool:
 
 
 def is_client_error(answer: Answer) -> bool:
-    """Whether the answer blames the request, and would be the same again."""
+    """Return whether the answer blames the request, so that a retry would fail again."""
     is_busy = answer.status in _BUSY_STATUSES or answer.code in _BUSY_CODES
     return 400 <= answer.status < 500 and not is_busy
 
 
 def is_beyond_end(error: Exception) -> bool:
-    """Whether the bytes asked for begin beyond the end of the object."""
-    # The memory store has no HTTP: it says so in words.
+    """Return whether the requested bytes begin beyond the end of the object."""
+    # The memory store has no HTTP status, only this text.
     return answer_in(error).status == 416 or "Invalid range" in str(error)
 
 
 def is_whole_object(error: Exception) -> bool:
-    """Whether the store answered with the whole object where a range was asked for."""
+    """Return whether the store answered with the whole object instead of the requested range."""
     return _NO_RANGES in str(error)
 
 
@@ -179,7 +181,8 @@ def credentials_hint(url: StoreUrl) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text on one line, without secrets of the environment and what looks like one."""
+    """Return a text on one line, with secrets of the environment, and anything like a secret,
+    masked."""
     for name, value in os.environ.items():
         if _SECRET_NAME.match(name) and len(value) >= _SECRET_BYTES_MIN:
             text = text.replace(value, "***")
@@ -187,7 +190,7 @@ def without_secrets(text: str) -> str:
 
 
 def shortened(error: Exception) -> str:
-    """Return one line of an error that holds no answer of the store: it names hosts and causes."""
+    """Return one line for an error without an answer of the store: it names hosts and causes."""
     said, _, debug = str(error).partition("Debug source:")
     causes = [*dict.fromkeys(_CAUSE.findall(debug))]
     line = without_secrets(": ".join([said.strip().rstrip("."), *causes]))

@@ -1,11 +1,12 @@
 """Objects in a bucket of S3, GCS or Azure, or in memory, by obstore.
 
-Credentials come from the environment, where obstore finds them. Nothing here keeps or shows them.
+Credentials come from the environment, where obstore finds them. This module neither keeps nor shows
+them.
 
-The parts of an upload that a crash cut off stay in the bucket, invisible and paid for: give it a
+The parts of an upload that a crash cut off stay in the bucket, invisible but billed: give it a
 lifecycle rule that aborts such uploads after two days.
 
-obstore is an optional dependency: only who opens a bucket imports this module.
+obstore is an optional dependency: only a process that opens a bucket imports this module.
 
 Source: tiered storage, sections 9, 10 and 12.
 """
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Bucket
 
 PARTS_PLANNED_MAX = 9_000
-"""Parts of an object of the expected size; stores take 10,000, and an estimate may be too low."""
+"""Most parts of an object of the expected size; stores take 10,000, and an estimate may be too
+low."""
 KEYS_PER_DELETE_MAX = 1_000
 DELETES_AT_ONCE_MAX = 16
 
@@ -62,7 +64,7 @@ _BACKOFF_MS_MAX = 15_000
 
 
 class BucketStore:
-    """`ObjectStore` below a prefix in a bucket."""
+    """An `ObjectStore` below a prefix in a bucket."""
 
     def __init__(self, bucket: "Bucket", url: StoreUrl, settings: ObjectStoreSettings) -> None:
         self._bucket = bucket
@@ -154,7 +156,7 @@ class BucketStore:
             data = await found.bytes_async()
         except FOREIGN as error:
             if is_beyond_end(error) or is_whole_object(error):
-                # Of an empty object there is no suffix; the answer may be either of these.
+                # An empty object has no suffix; the answer may be either of these.
                 return await self._tail_by_size(key, size_bytes)
             raise await self._read_error(error, key) from None
         wanted = min(size, size_bytes)
@@ -163,7 +165,7 @@ class BucketStore:
         )
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[StoredObject]]:
-        # obstore lists what is in a folder. The rest of a prefix is compared here.
+        # obstore lists a folder. The rest of the prefix is compared here.
         folder = prefix.rpartition("/")[0]
         last = ""
         pages = obstore.list(self._bucket, folder or None, chunk_size=_LISTED_AT_ONCE)
@@ -178,7 +180,7 @@ class BucketStore:
             if found := [_listed(each) for each in page if each["path"].startswith(prefix)]:
                 yield found
             elif last > prefix:
-                return  # Keys come in order: those that begin so would have come before.
+                return  # Keys come in order: matching ones would have come before.
 
     async def folders(self, prefix: str) -> Sequence[str]:
         try:
@@ -194,7 +196,7 @@ class BucketStore:
         for at in range(0, len(paths), KEYS_PER_DELETE_MAX):
             some = paths[at : at + KEYS_PER_DELETE_MAX]
             try:
-                # obstore looks at the result of each key, and raises the first failure.
+                # obstore checks the result of each key, and raises the first failure.
                 await obstore.delete_async(self._bucket, some)
             except FileNotFoundError as error:
                 if answer_in(error).code in NO_BUCKET:
@@ -205,7 +207,7 @@ class BucketStore:
                 raise self._error(error, f"delete of {len(some)} objects") from None
 
     async def close(self) -> None:
-        """Wait until the store has dropped the parts of abandoned uploads, for `timeout_s`."""
+        """Wait, at most `timeout_s`, until the store has dropped the parts of abandoned uploads."""
         if self._abandoning:
             await asyncio.wait(self._abandoning)
 
@@ -218,14 +220,14 @@ class BucketStore:
         return translated(error, self._url, doing)
 
     async def _read_error(self, error: Exception, key: str) -> ObjectError:
-        """The error that a failed read means; only the store itself can say that there is no such
-        object."""
+        """Return the error for a failed read; only the store itself can say that an object does not
+        exist."""
         code = answer_in(error).code
         if not isinstance(error, FileNotFoundError) or code in NO_BUCKET:
             return self._error(error, f"get of {key}")
         if code not in NO_OBJECT and self._url.scheme != "memory":
-            # A 404 without a reason: the answer to a HEAD has none, and something else than the
-            # store may have given it. Whoever can list the bucket is the store.
+            # A 404 without a reason: the answer to a HEAD has none, and something other than the
+            # store may have sent it. Only the store can list the bucket.
             try:
                 await anext(obstore.list(self._bucket, chunk_size=1))
             except StopAsyncIteration:
@@ -256,7 +258,7 @@ class BucketStore:
         return ObjectTail(data, size)
 
     def _last_of(self, paths: Sequence[str], last: str) -> str:
-        """The last path of a page that follows `last`.
+        """Return the last path of a page that follows `last`.
 
         Raises:
             ObjectStoreRefusedError: they are not in order, as in S3's directory buckets.
@@ -281,7 +283,7 @@ class BucketStore:
             abandoning = asyncio.ensure_future(upload.abandon(self._abandon_timeout_s))
             self._abandoning.add(abandoning)
             abandoning.add_done_callback(self._abandoning.discard)
-            if isinstance(error, Exception):  # who is cancelled does not wait for it
+            if isinstance(error, Exception):  # a cancelled caller does not wait for it
                 await asyncio.shield(abandoning)
             raise
         if failure is None:
@@ -350,7 +352,8 @@ def _bucket_of(url: StoreUrl, settings: ObjectStoreSettings) -> "Bucket":
 
 
 def _endpoint_of(url: StoreUrl, settings: ObjectStoreSettings) -> str:
-    """The endpoint, which obstore wants with the bucket in it if that is in the host's name."""
+    """Return the endpoint for obstore, which wants the bucket in the host name unless it is in the
+    path."""
     if settings.path_style:
         return settings.endpoint
     parts = urlsplit(settings.endpoint)

@@ -1,8 +1,8 @@
 """Objects as files of one directory: for tests, for a single machine, for a mounted file system.
 
-An object is written aside, synced, and renamed, and the directory is synced: what a caller was told
-of survives a power failure (rule 10.1). File systems end names at 255 bytes, so each part of a key
-between slashes is bounded by that here.
+An object is written to a temporary file, synced, and renamed, and the directory is synced: a
+confirmed object survives a power failure (rule 10.1). File names have at most 255 bytes, which
+bounds each part of a key between slashes here.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ T = TypeVar("T")
 _DISK = SystemDisk()
 
 _ASIDE = ".writing-"
-"""Begins the names of files that are being written; a listing passes over them."""
+"""Prefix of the names of files that are being written; a listing skips them."""
 
 _WRITE_BYTES = 4 << 20
-"""What a thread is given to write: one copy has twice this in memory."""
+"""Bytes that a thread writes at a time: one copy has twice this in memory."""
 _LISTED_AT_ONCE = 1_000
 _ATTEMPTS = 10
 
@@ -46,7 +46,7 @@ _REFUSED = (
 
 
 class DirectoryStore:
-    """`ObjectStore` below a directory, which is made if need be."""
+    """An `ObjectStore` below a directory, which is created if necessary."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -61,7 +61,7 @@ class DirectoryStore:
         waiting: list[bytes] = []
         writing: asyncio.Future[None] | None = None
         try:
-            # Some pieces are written while the next ones are made.
+            # Earlier pieces are written while the next ones are made.
             async for piece in pieces:
                 waiting.append(piece)
                 size += len(piece)
@@ -83,7 +83,7 @@ class DirectoryStore:
             await asyncio.shield(self._run(key, partial(aside.unlink, missing_ok=True)))
             raise
         finally:
-            # Behind the write that a thread may be in, whoever was cancelled meanwhile.
+            # After the write that a thread may still be in, even if the caller was cancelled.
             asyncio.get_running_loop().run_in_executor(None, file.close)
         return size
 
@@ -139,8 +139,8 @@ class DirectoryStore:
 
 
 class _AsideFile:
-    """A file that is written in threads. Whoever waited for a write may be cancelled while it goes
-    on: its descriptor is closed, and may become another file's, only behind it."""
+    """A file that is written in threads. A write may continue after its caller was cancelled. The
+    descriptor is closed only after the write, since another file may then get its number."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -149,7 +149,7 @@ class _AsideFile:
 
     def write(self, pieces: Sequence[bytes]) -> None:
         with self._lock:
-            if not self._is_closed:  # else nobody wants it any more
+            if not self._is_closed:  # else the object was given up
                 _write_all(self._descriptor, b"".join(pieces))
 
     def sync(self) -> None:
@@ -169,7 +169,7 @@ def _open_aside(path: Path) -> int:
         try:
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
         except FileNotFoundError:
-            continue  # somebody deleted the last object that was there, and the directory
+            continue  # another process deleted the directory with its last object
     raise OSError(errno.EBUSY, "its directory is deleted again and again")
 
 
@@ -204,7 +204,7 @@ def _open(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except IsADirectoryError as error:
-        # Keys begin with this one and a slash; an object of this key itself there is not.
+        # This key is the folder of other objects; there is no object with this key itself.
         raise FileNotFoundError(errno.ENOENT, "a directory, and no object") from error
 
 
@@ -242,13 +242,13 @@ def _folders(folder: Path) -> Sequence[str]:
     try:
         return sorted(each.name for each in folder.iterdir() if each.is_dir())
     except FileNotFoundError:
-        return ()  # No object has a key that begins so.
+        return ()  # No object has a key with that prefix.
 
 
 def _delete(path: Path, root: Path) -> None:
-    """The file, and directories that hold nothing any more."""
+    """Delete the file, and directories that are empty then."""
     if path.is_dir():
-        return  # Keys begin with this one; it is no object itself.
+        return  # The folder of other objects, not an object itself.
     path.unlink(missing_ok=True)
     for folder in path.parents:
         if folder == root:

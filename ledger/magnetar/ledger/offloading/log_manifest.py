@@ -1,8 +1,8 @@
-"""Manifests: what a log's node said of its objects, kept beside them.
+"""Manifests: copies of logs' nodes, stored beside the logs' objects.
 
 Objects alone do not tell which of them make up a log, in which order, and which were given up. The
-node in the metadata store does. A manifest is a copy of the node at one of its versions, so that
-objects can be read, and a log be made again, where that store is away.
+node in the metadata store does. A manifest is a copy of the node at one of its versions. It allows
+reading objects, and rebuilding a log, without the metadata store.
 
     <prefix>/<instance id>/manifests/<parent>/<log>/<through>-<version>-<written>.json
 
@@ -13,11 +13,11 @@ folder, which can be listed.
 The three numbers order the manifests of a log: the newest has the greatest key.
 
 - `through`, 20 digits: the last ledger that is in an object, or was removed from the log. It never
-  falls while a log lives. Ids of ledgers are never used again, so it is greater in a log that has
-  the name of a deleted one, whose node begins at version 0 again.
+  falls while a log lives. Ids of ledgers are never reused, so it is greater in a log that has the
+  name of a deleted one, whose node begins at version 0 again.
 - `version`, 20 digits: of the node.
-- `written`, 15 digits: wall clock, ms. Two manifests of one version differ in what they say of
-  transactions and schemas.
+- `written`, 15 digits: wall clock, ms. Two manifests of one version may differ in transactions and
+  schemas.
 
 Layout: docs/formats/manifest.md. Source: tiered storage, section 21.
 """
@@ -46,7 +46,7 @@ from magnetar.ledger.position import Position
 FORMAT_VERSION = 1
 
 MANIFEST_BYTES_MAX = 64 << 20
-"""A larger one is not read: 10,000 ledgers of a log, and its schemas, take three megabytes."""
+"""Largest manifest that is read: 10,000 ledgers of a log, and its schemas, take three megabytes."""
 
 _FIELDS = {"instance_id": str, "log": str, "version": int, "written_ms": int, "node": dict}
 _SCHEMA_FIELDS = {"version": int, "timestamp_ms": int, "type": str, "data": str, "properties": dict}
@@ -54,7 +54,7 @@ _SCHEMA_FIELDS = {"version": int, "timestamp_ms": int, "type": str, "data": str,
 _TRANSACTION_FIELDS = {"aborted": dict}
 
 _BITMAP_BYTES_MAX = 16 << 20
-"""Of one ledger: a bit for each of 128 million entries."""
+"""Largest bitmap of one ledger: a bit for each of 128 million entries."""
 
 _KEY = re.compile(
     r"(?P<directory>.*/manifests/(?P<parent>[^/]+)/(?P<name>[^/]+)/)"
@@ -63,16 +63,16 @@ _KEY = re.compile(
 
 
 class ManifestKey(NamedTuple):
-    """What the key of a manifest says."""
+    """The parts of a manifest's key."""
 
     directory: str
-    """All manifests of one log begin so."""
+    """Common beginning of the keys of all manifests of one log."""
     log: str | None
-    """Path of the log; None: it was cut, ask the manifest."""
+    """Path of the log; None if it was cut: read the manifest for it."""
     through: int
     """The last ledger that was in an object, or removed."""
     version: int
-    """Of the node."""
+    """Version of the node."""
     written_ms: int
 
 
@@ -81,14 +81,15 @@ class ManifestTransactions:
     """What readers of the objects must know of the log's transactions."""
 
     read_through: Position | None = None
-    """Where reading ends: behind it, a transaction had no end yet. None: it ends with the objects.
+    """Position where reading ends: a transaction after it had not ended yet. None if reading ends
+    with the objects.
     """
     aborted: Mapping[int, bytes] = field(default_factory=dict)
     """Entries of aborted transactions, by ledger: bit `i % 8` of byte `i // 8` is entry `i`."""
 
 
 NO_TRANSACTIONS = ManifestTransactions()
-"""Of a log with nothing that a reader must leave out."""
+"""Value for a log from which readers need not leave out anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class ManifestSchema:
     version: int
     timestamp_ms: int
     type: str
-    """As in Pulsar's HTTP interface: `AVRO`, `JSON`, ..."""
+    """Type as in Pulsar's HTTP interface: `AVRO`, `JSON`, ..."""
     data: bytes
     """The definition, as the client wrote it."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -106,24 +107,24 @@ class ManifestSchema:
 
 @dataclass(frozen=True, slots=True)
 class LogManifest:
-    """What one manifest says."""
+    """The content of one manifest."""
 
     instance_id: str
-    """Of the cluster that wrote it."""
+    """Instance id of the cluster that wrote it."""
     log: str
     """Path of the log's node."""
     version: int
-    """Of the node."""
+    """Version of the node."""
     written_ms: int
     """Wall clock, ms since 1970."""
     node: LogMetadata
-    """With all ledgers, those that are not in an object as well."""
+    """The node with all ledgers, including those that are not in an object."""
     schemas: tuple[ManifestSchema, ...] = ()
-    """In the order of their versions; those that were deleted are not among them."""
+    """Schema versions in order, without deleted ones."""
     transactions: ManifestTransactions = NO_TRANSACTIONS
 
     def to_json(self) -> bytes:
-        """The bytes of the manifest."""
+        """Return the bytes of the manifest."""
         content: dict[str, Any] = {
             "instance_id": self.instance_id,
             "log": self.log,
@@ -180,8 +181,8 @@ class LogManifest:
 
 
 def encode_checked(content: Mapping[str, Any]) -> bytes:
-    """Return a document of one of our JSON formats with its checksum:
-    `{"format":1,"crc32c":...,"content":{...}}`, the sum over the content's bytes."""
+    """Return a JSON document with its checksum: `{"format":1,"crc32c":...,"content":{...}}`. The
+    checksum covers the content's bytes."""
     body = _canonical(content)
     head = f'{{"format":{FORMAT_VERSION},"crc32c":{google_crc32c.value(body)},"content":'
     return head.encode() + body + b"}\n"
@@ -217,21 +218,21 @@ def decode_checked(value: bytes, *, key: str) -> dict[str, Any]:
 
 
 def manifests_prefix(prefix: str, instance_id: str) -> str:
-    """What the keys of all manifests of a cluster begin with.
+    """Return the common beginning of the keys of all manifests of a cluster.
 
     Args:
-        prefix: of all that is ours in the store; empty, or with a slash at its end.
+        prefix: of all keys of Magnetar in the store; empty, or with a slash at its end.
     """
     return f"{prefix}{instance_id}/manifests/"
 
 
 def manifests_folder(prefix: str, instance_id: str, parent: str) -> str:
-    """What the keys of the manifests of all logs below a path begin with."""
+    """Return the common beginning of the keys of the manifests of all logs below a path."""
     return f"{manifests_prefix(prefix, instance_id)}{name_in_key(parent)}/"
 
 
 def manifest_directory(prefix: str, instance_id: str, log: str) -> str:
-    """What the keys of all manifests of a log begin with.
+    """Return the common beginning of the keys of all manifests of a log.
 
     Args:
         log: path of its node.
@@ -241,12 +242,12 @@ def manifest_directory(prefix: str, instance_id: str, log: str) -> str:
 
 
 def manifest_key(directory: str, *, through: int, version: int, written_ms: int) -> str:
-    """The key of a manifest; the arguments are those of `ManifestKey`."""
+    """Return the key of a manifest; the arguments are those of `ManifestKey`."""
     return f"{directory}{through:020d}-{version:020d}-{written_ms:015d}.json"
 
 
 def parse_manifest_key(key: str) -> ManifestKey | None:
-    """What a key says; None: it is no key of a manifest."""
+    """Return the parts of a manifest's key; None if it is no such key."""
     found = _KEY.fullmatch(key)
     if found is None:
         return None
@@ -261,7 +262,7 @@ def parse_manifest_key(key: str) -> ManifestKey | None:
 
 
 def newest_manifests(keys: Iterable[str]) -> dict[str, str]:
-    """The key of the newest manifest of each log among some keys, by directory."""
+    """Return the key of the newest manifest of each log among some keys, by directory."""
     found: dict[str, str] = {}
     for key in keys:
         parsed = parse_manifest_key(key)
@@ -288,7 +289,8 @@ async def read_manifest(store: ObjectStore, key: str) -> LogManifest:
 
 
 def manifest_through(node: LogMetadata) -> int:
-    """The last ledger of a log that is in an object, or was removed; -1: none ever was in one."""
+    """Return the last ledger of a log that is in an object, or was removed; -1 if the log never had
+    an object."""
     if not node.object_bases:
         return -1
     copied = (ledger.ledger_id for ledger in node.ledgers if ledger.is_in_object)
@@ -296,9 +298,9 @@ def manifest_through(node: LogMetadata) -> int:
 
 
 def manifest_store(node: LogMetadata) -> str:
-    """The name of the store that a log's manifest goes to: that of its newest object.
+    """Return the name of the store for a log's manifest: that of its newest object.
 
-    The log has, or had, an object.
+    The log must have, or have had, an object.
     """
     for ledger in reversed(node.ledgers):
         if ledger.object is not None and ledger.is_in_object:

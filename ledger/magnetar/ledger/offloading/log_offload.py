@@ -1,9 +1,9 @@
-"""What is due for one log: copies of its ledgers to the object store, and what bookies may forget.
+"""Performs the due steps for one log: copies its ledgers to the object store, deletes copied ones.
 
-The owner of the log calls `look` now and then, and when somebody asks for it. A ledger that cannot
-be copied is left out for a pause that doubles, and holds no other ledger back. Bookies forget
-ledgers in the order of the log only: one whose object cannot be read back holds back those behind
-it, which the bookies keep meanwhile.
+The owner of the log calls `look` periodically, and on request. A ledger that cannot be copied is
+skipped for a pause that doubles, and delays no other ledger. Bookies delete ledgers in the order of
+the log only: one whose object cannot be read back delays those after it, which the bookies keep
+meanwhile.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 
 FAILURES_IN_A_ROW_MAX = 3
-"""Ledgers that failed, one after the other, before it counts as a failure of the store, or of the
-bookies, and not of these ledgers: then the look ends."""
+"""Failed ledgers in a row that count as a failure of the store or the bookies, and not of these
+ledgers: the look then ends."""
 
 
 _NAMED_MAX = 3
-"""Ledgers whose errors an error quotes."""
+"""Most ledgers whose errors one error quotes."""
 
 
 @dataclass(slots=True)
@@ -52,11 +52,12 @@ class _Left:
 
     @property
     def is_ended(self) -> bool:
-        """Whether so many failed that the others are not tried."""
+        """Whether so many failed that the look does not try the others."""
         return self.in_a_row >= FAILURES_IN_A_ROW_MAX
 
     def check(self) -> None:
-        """
+        """Raise an error if ledgers failed.
+
         Raises:
             LedgersLeftError: some failed.
         """
@@ -68,7 +69,7 @@ class _Left:
 
 
 class LogOffload:
-    """The objects of one log, as its owner sees to them."""
+    """The objects of one log, as its owner manages them."""
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ class LogOffload:
         retry_s: float = 1.0,
         retry_s_max: float = 300.0,
     ) -> None:
-        """`retry_s`: the first pause after a ledger failed; it doubles up to `retry_s_max`."""
+        """Manage the objects of one log. `retry_s` is the first pause after a ledger failed; it
+        doubles up to `retry_s_max`."""
         self._owned = owned
         self._offloader = offloader
         self._clock = clock
@@ -87,23 +89,23 @@ class LogOffload:
         self._retry_s_max = retry_s_max
         self._held: dict[int, _Held] = {}
         self._forgotten_id = -1
-        """The newest ledger of which it is known that the bookies may forget it, and that it was
-        deleted. An owner before us may have got as far as the first, and no further."""
+        """The newest ledger that is known to be both marked and deleted; -1 if unknown. An earlier
+        owner may have marked a ledger without deleting it."""
         self._replacing = asyncio.Lock()
-        """No object is replaced while the bookies are being told to forget its ledger: the attempt
-        that is named then could be neither written nor taken back."""
+        """Held so that no object is replaced while its ledger is being marked for deletion: the
+        attempt that is named then could be neither written nor taken back."""
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a ledger is marked that may not have been deleted."""
+        """Whether there is a marked ledger that may not have been deleted yet."""
         newest = newest_in_object_only(self._owned.objects.ledgers)
         return newest is not None and newest.ledger_id != self._forgotten_id
 
     def is_due(self, ledgers: Sequence[LogLedger], rules: OffloadRules) -> bool:
-        """Whether a look would do something now.
+        """Return whether a look would do something now.
 
         Args:
-            ledgers: the list, with the counters of open ledgers as they are now.
+            ledgers: the list, with the current counters of open ledgers.
         """
         now_ms = self._clock.wall_ms()
         return (
@@ -120,25 +122,24 @@ class LogOffload:
         *,
         before: Position | None = None,
     ) -> None:
-        """Do what is due: first what bookies may forget, then copies.
+        """Perform the due steps: first deletions from bookies, then copies.
 
         Args:
-            ledgers: the list, with the counters of open ledgers as they are now.
+            ledgers: the list, with the current counters of open ledgers.
             base: where new objects go.
-            before: somebody asked for all ledgers that end before it, those that failed just now
-                among them.
+            before: copy all ledgers that end before it on request, even those that failed recently.
 
         Raises:
-            LogFencedError, LogClosedError: this handle has the log no more.
-            LedgersLeftError: which ledgers failed, and why; the others are done, unless it says
-                that the look was ended.
+            LogFencedError, LogClosedError: this handle no longer owns the log.
+            LedgersLeftError: names the failed ledgers and their errors. All others are done, unless
+                it says that the look was ended.
         """
         left = _Left(self._owned.path)
         listed = {each.ledger_id for each in ledgers}
         self._held = {each: held for each, held in self._held.items() if each in listed}
         await self._forget(ledgers, rules, left)
         due = to_copy(ledgers, rules, now_ms=self._clock.wall_ms(), before=before)
-        # Those that never failed come first, so that those that do hold back nobody.
+        # Ledgers that never failed come first, so that failing ones delay no other.
         due.sort(key=self._failures)
         wanted = (each for each in due if before is not None or not self._is_held(each))
         lanes = [
@@ -154,7 +155,7 @@ class LogOffload:
         left.check()
 
     async def _copy_each(self, wanted: Iterator[LogLedger], base: ObjectBase, left: _Left) -> None:
-        """Copy what is wanted, beside others who take from it."""
+        """Copy the wanted ledgers; concurrent lanes take from the same iterator."""
         for ledger in wanted:
             try:
                 await self._offloader.copy(self._owned, ledger.ledger_id, base)
@@ -169,7 +170,7 @@ class LogOffload:
                 return
 
     def retry_now(self) -> None:
-        """Try ledgers that failed again at the next look, without the rest of their pauses."""
+        """Retry failed ledgers at the next look, without the rest of their pauses."""
         self._held.clear()
 
     async def heal(self, ledger_id: int, attempt: str) -> bool:
@@ -177,11 +178,11 @@ class LogOffload:
         async with self._replacing:
             return await self._offloader.heal(self._owned, ledger_id, attempt)
 
-    # Letting the bookies forget
+    # Deletion from the bookies
 
     async def _forget(self, ledgers: Sequence[LogLedger], rules: OffloadRules, left: _Left) -> None:
-        """One after the other: of two that are marked and not deleted, the next owner would find
-        only the newer one."""
+        """Mark and delete copied ledgers one at a time: of two that are marked and not deleted, the
+        next owner would find only the newer one."""
         if not await self._finish():
             return
         for ledger in self._in_order(to_forget(ledgers, rules, now_ms=self._clock.wall_ms())):
@@ -200,7 +201,8 @@ class LogOffload:
                 return
 
     async def _finish(self) -> bool:
-        """Delete the newest ledger that is marked, if that is not known to be done."""
+        """Delete the newest marked ledger, unless that is known to be done; return whether it is
+        done."""
         newest = newest_in_object_only(self._owned.objects.ledgers)
         if newest is None or not self.is_unfinished:
             return True
@@ -228,5 +230,5 @@ class LogOffload:
         return held.failures if held is not None else 0
 
     def _in_order(self, ledgers: Sequence[LogLedger]) -> list[LogLedger]:
-        """The ledgers up to the first one that failed just now."""
+        """Return the ledgers up to the first one that failed recently."""
         return list(takewhile(lambda each: not self._is_held(each), ledgers))

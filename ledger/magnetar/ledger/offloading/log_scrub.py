@@ -2,11 +2,11 @@
 
 The owner does it, and not a leader for all logs, because only the owner may heal: each change of an
 object is a change of the log's node, by which any other process would take the log away from it
-(rule 16.3). It also has what the verdict *gone* needs, the node read again. And the reading is
-spread over the brokers, each of which is bounded.
+(rule 16.3). The owner can also read the node again, which the verdict *gone* requires. And the
+reading is spread over the brokers, each of which is bounded.
 
-An object that is damaged or gone is replaced out of the ledger while the bookies have that. If they
-need not have it any more the element stays in the list, reads of what is whole go on, and the
+An object that is damaged or gone is replaced from the ledger while the bookies have that. If they
+may have deleted it, the ledger stays in the log's list, and reads of its whole parts continue. The
 finding is kept in the log's node and shown (`scrub_plan.py`).
 
 Source: tiered storage, section 18.
@@ -39,16 +39,16 @@ from magnetar.ledger.ports import Clock
 log = structlog.get_logger()
 
 UNREACHABLE_IN_A_ROW_MAX = 3
-"""Objects that could not be reached, one after the other, before a store counts as away: the pass
-stops in front of them. Fewer of them are passed over, and read again later."""
+"""Unreachable objects in a row after which a store counts as away: the pass stops before them.
+Fewer of them are skipped, and read again later."""
 
 TURN_S = 60.0
-"""A turn begins no further object after this time: other logs wait, and a topic that was loaded for
-its scrub only is to be closed."""
+"""Time, in seconds, after which a turn begins no further object: other logs wait, and a topic that
+was loaded only for its scrub should be closed."""
 
 
 class ScrubbedLog(OffloadedLog, Protocol):
-    """What is needed of the log beside its objects."""
+    """The owner's handle of the log, as far as the scrub needs it."""
 
     @property
     def properties(self) -> dict[str, str]: ...
@@ -68,9 +68,10 @@ class LogScrub:
         period_s: float,
         clock: Clock,
     ) -> None:
-        """
+        """Load the mark of the log.
+
         Args:
-            offload: what else works on the objects of the log.
+            offload: the other service that works on the objects of the log.
             period_s: each object is read once in this time; 0: never.
         """
         self._owned = owned
@@ -94,16 +95,16 @@ class LogScrub:
 
     @property
     def findings(self) -> Mapping[int, Finding]:
-        """By ledger: the objects that were not found whole when they were read the last time."""
+        """Objects that were not whole at their last read, by ledger."""
         return self._mark.standing(self._owned.objects.ledgers).findings
 
     async def run(self) -> None:
         """Read objects for one turn: those of the pass, then those that it could not settle.
 
         Raises:
-            LogFencedError, LogClosedError: this handle has the log no more.
-            LedgerError: the first of what could not be reached, or not be healed. What was done is
-                noted; call again.
+            LogFencedError, LogClosedError: this handle no longer owns the log.
+            LedgerError: the first object that could not be reached, or healed. The progress is
+                recorded; call again.
         """
         end_s = self._clock.monotonic_s() + TURN_S
         ledgers = self._owned.objects.ledgers
@@ -126,11 +127,11 @@ class LogScrub:
             raise turn.error
 
     def close(self) -> None:
-        """The log is closed here."""
+        """Forget the log, which this process closes."""
         self._scrubber.lost.pop(self._owned.path, None)
 
     async def _settle(self, ledger: LogLedger) -> tuple[Finding | None, LedgerError | None]:
-        """Read an object and heal it; return what is left to be settled, and why it was not."""
+        """Read an object and heal it; return the finding that remains, and why it does."""
         checked = await self._scrubber.check(self._owned, ledger)
         found = ledger.object
         assert found is not None
@@ -171,7 +172,7 @@ class LogScrub:
 
         Raises:
             LogFencedError, LogClosedError
-            MetadataError: it may not be written; the next turn writes it again.
+            MetadataError: the mark may not be written; the next turn writes it again.
         """
         self._mark = self._mark.standing(self._owned.objects.ledgers)
         self._show_lost()
@@ -193,8 +194,8 @@ class LogScrub:
 
 
 class _Turn:
-    """What one turn has come to. An object that cannot be reached is not passed over before the
-    next one could be: else a pass would run through while the store is away."""
+    """Progress of one turn. An unreachable object is skipped only when a later one was reached;
+    otherwise a pass would run through while the store is away."""
 
     def __init__(self, mark: ScrubMark) -> None:
         self.mark = mark
@@ -206,7 +207,7 @@ class _Turn:
         return len(self._row) >= UNREACHABLE_IN_A_ROW_MAX
 
     def add(self, ledger: LogLedger, finding: Finding | None, error: LedgerError | None) -> None:
-        """What was found of the object of a ledger."""
+        """Record the result of reading the object of a ledger."""
         self.error = self.error or error
         if finding is not None and finding.verdict is Verdict.UNREACHABLE:
             self._row.append((ledger.ledger_id, finding))
@@ -216,7 +217,7 @@ class _Turn:
         self.mark = mark.read_through(ledger.ledger_id)
 
     def pass_over(self) -> ScrubMark:
-        """Note those that could not be reached, and go on behind them."""
+        """Record the unreachable objects, and continue after them."""
         for ledger_id, finding in self._row:
             mark = self.mark.with_finding(ledger_id, finding)
             self.mark = mark.read_through(ledger_id)

@@ -1,11 +1,11 @@
-"""The sweep of manifests: of each log the newest stays; of a log that is gone, none.
+"""The sweep of manifests: keeps the newest one of each log, and none of a log that is gone.
 
-As with objects, the keys are listed first and the node is read after that, and what is not needed
-is deleted in a later pass, when readers that looked at an older list are done. The node tells which
-manifests are its own log's: one that is ahead of the node is of a log that had its name before.
+As with objects, the keys are listed first and the node is read after that. Superfluous manifests
+are deleted in a later pass, when readers that use an older list are done. The node tells which
+manifests belong to its own log: one that is ahead of the node is of an earlier log with that name.
 
-Whatever is in doubt stays: a node that cannot be read or understood, a key that is no manifest's, a
-sweeper that may not be the only one any more.
+In any doubt a manifest stays: if a node cannot be read or understood, if a key is no manifest's, if
+the sweeper may no longer be the only one.
 
 Source: tiered storage, section 17.
 """
@@ -31,24 +31,24 @@ from magnetar.ledger.ports import Clock
 log = structlog.get_logger()
 
 _LOGS_AT_ONCE = 100
-"""So many logs' nodes are read after one look at what servers of the store have in common."""
+"""Logs whose nodes are read after one catch-up with the metadata store."""
 
 _GONE = (-1, -1)
-"""Of a log that is not there: every manifest is ahead of it."""
+"""Position of a log that does not exist: every manifest is ahead of it."""
 
 
 @dataclass(slots=True)
 class ManifestSweepCounts:
-    """What a pass has found."""
+    """Results of one pass."""
 
     manifests: int = 0
     old: int = 0
-    """Manifests that are not needed; those that were deleted included."""
+    """Manifests that are not needed, including those that were deleted."""
     deleted: int = 0
     undecided: int = 0
     """Manifests whose logs could not be read."""
     put_off: int = 0
-    """Old manifests beyond what a sweep remembers: a later pass begins with them."""
+    """Old manifests beyond the number that a sweep remembers: a later pass begins with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class _OfLog:
 
 
 class ManifestSweep:
-    """Sweeps the manifests of one cluster in one store. It remembers which it saw unneeded."""
+    """Sweeps the manifests of one cluster in one store. Remembers which ones it saw unneeded."""
 
     def __init__(
         self,
@@ -71,12 +71,13 @@ class ManifestSweep:
         grace_s: float,
         remembered_max: int = 100_000,
     ) -> None:
-        """
+        """Make the sweep of one store; reads nothing.
+
         Args:
-            prefix: what the keys of the cluster's manifests begin with (`manifests_prefix`).
-            grace_s: how long a manifest is not needed, for this sweep, before it is deleted.
+            prefix: the beginning of the keys of the cluster's manifests (`manifests_prefix`).
+            grace_s: how long this sweep sees a manifest as unneeded before it deletes it.
             remembered_max: keys that are remembered until then, about 400 bytes each. If there are
-                more, they are deleted so many at a time.
+                more, they are deleted that many at a time.
         """
         self._objects = objects
         self._store = store
@@ -87,12 +88,13 @@ class ManifestSweep:
         self._old_since_s: dict[str, float] = {}
 
     async def sweep(self, *, may_delete: Callable[[], bool]) -> ManifestSweepCounts:
-        """Look at all keys once; delete what has not been needed since the grace began.
+        """Check all keys once; delete the manifests whose grace is over.
 
-        `may_delete` is asked right before each deletion: false when another process may sweep.
+        `may_delete` is called right before each deletion; it returns False when another process may
+        sweep.
 
         Raises:
-            ObjectError: the keys cannot be listed, or not be deleted. What was done holds.
+            ObjectError: the keys cannot be listed, or not be deleted. Finished work remains.
         """
         counts = ManifestSweepCounts()
         seen: dict[str, float] = {}
@@ -105,14 +107,14 @@ class ManifestSweep:
                     logs.clear()
             await self._sweep_logs(logs, counts, seen, may_delete)
         except BaseException:
-            # What this pass did not get to keeps its time.
+            # Keys that this pass did not reach keep their time.
             self._old_since_s |= seen
             raise
         self._old_since_s = seen
         return counts
 
     async def _logs(self) -> AsyncIterator[_OfLog]:
-        """The manifests by their logs, in the order of the list."""
+        """Yield the manifests by log, in the order of the list."""
         keys: list[tuple[str, ManifestKey]] = []
         async for page in self._objects.list(self._prefix):
             for each in page:
@@ -136,7 +138,7 @@ class ManifestSweep:
     ) -> None:
         if not logs:
             return
-        # No node is older than the list of keys, whichever server of the store is asked.
+        # No node is read in a state older than the list of keys, whichever server answers.
         await self._store.catch_up()
         due: list[str] = []
         for each in logs:
@@ -164,7 +166,8 @@ class ManifestSweep:
             counts.deleted += len(due)
 
     async def _reached(self, found: _OfLog) -> tuple[int, int] | None:
-        """How far the log has come, as keys of manifests say it; None: that cannot be told."""
+        """Return the log's position, as keys of manifests state it; None if it cannot be
+        determined."""
         key, parsed = found.keys[-1]
         try:
             path = parsed.log if parsed.log is not None else await self._ask(key)
@@ -178,12 +181,12 @@ class ManifestSweep:
         return manifest_through(metadata), node.version
 
     async def _ask(self, key: str) -> str:
-        """The path of a log whose name is too long for a key, out of the manifest itself."""
+        """Return the path of a log whose name is too long for a key, from the manifest itself."""
         return (await read_manifest(self._objects, key)).log
 
 
 def _old_in(found: _OfLog, reached: tuple[int, int]) -> list[str]:
-    """The keys of all manifests but the newest one that is not ahead of the log."""
+    """Return the keys of all manifests but the newest one that is not ahead of the log."""
     own = [key for key, parsed in found.keys if (parsed.through, parsed.version) <= reached]
     kept = max(own, default=None)
     return [key for key, _ in found.keys if key != kept]

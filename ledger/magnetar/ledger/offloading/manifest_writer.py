@@ -1,10 +1,10 @@
 """Writes the manifests of one log, on behalf of its owner.
 
-A manifest is due when what readers of the objects must know is not what the last one says: at once
-if a ledger came into an object, else not before an interval is over. An owner does not know what
-the one before it wrote, and so writes one manifest of its own. What is written is the node as the
-last change of the owner left it, with the version that it had then; so a manifest never names an
-object that is not complete, and one of an owner that lost the log is older than those of the next.
+A manifest is due when the facts that readers of the objects need differ from the last manifest: at
+once if a ledger came into an object, else not before an interval is over. An owner does not know
+what the previous owner wrote, so it writes one manifest of its own. The content is the node as the
+owner's last change left it, with its version of that time. So a manifest never names an incomplete
+object, and one of an owner that lost the log is older than those of the next owner.
 
 Source: tiered storage, section 21.
 """
@@ -35,7 +35,7 @@ from magnetar.ledger.position import Position
 log = structlog.get_logger()
 
 FindSchemas = Callable[[], Awaitable[Sequence[ManifestSchema]]]
-"""Reads the versions of the schema that messages of the log may name."""
+"""Function that reads the versions of the schema that messages of the log may name."""
 
 
 class Node(Protocol):
@@ -46,7 +46,7 @@ class Node(Protocol):
 
 
 class ManifestedLog(Protocol):
-    """What is needed of the log: its owner's handle."""
+    """The owner's handle of the log, as far as manifests need it."""
 
     path: str
 
@@ -55,10 +55,10 @@ class ManifestedLog(Protocol):
 
 
 class _Said(NamedTuple):
-    """What a manifest says, as far as a change of it makes another one due."""
+    """The facts of a manifest whose change makes another one due."""
 
     objects: frozenset[tuple[int, str, ObjectBase]]
-    """Ledger, attempt, and where it is, of each that is in an object."""
+    """Ledger, attempt, and place of each ledger that is in an object."""
     removed_through: int
     terminated: Position | None
     transactions: ManifestTransactions
@@ -76,9 +76,10 @@ class ManifestWriter:
         interval_s: float,
         clock: Clock,
     ) -> None:
-        """
+        """Make the writer of an owned log; writes nothing.
+
         Args:
-            prefix: of all that is ours in a store.
+            prefix: of all keys of Magnetar in a store.
             interval_s: least time between two manifests, unless a ledger came into an object.
         """
         self._owned = owned
@@ -87,12 +88,13 @@ class ManifestWriter:
         self._interval_s = interval_s
         self._clock = clock
         self._written: tuple[LogMetadata, ManifestTransactions] | None = None
-        """A node that the last manifest says everything of, and the transactions of that manifest.
-        As a rule it is the very value that the log has: nodes are replaced, and never changed."""
+        """A node that the last manifest covers in full, and the transactions of that manifest.
+        Usually the very value that the log has: nodes are replaced, and never changed."""
         self._written_at_s = 0.0
 
     def is_due(self, transactions: ManifestTransactions = NO_TRANSACTIONS) -> bool:
-        """Whether a manifest is to be written now, with what readers must know of transactions."""
+        """Return whether a manifest must be written now, given what readers must know of
+        transactions."""
         node, _ = self._owned.objects.node
         if self._written is None:
             return manifest_through(node) >= 0
@@ -111,7 +113,7 @@ class ManifestWriter:
         find_schemas: FindSchemas,
         transactions: ManifestTransactions = NO_TRANSACTIONS,
     ) -> str:
-        """Write a manifest of the log as it is now; return its key.
+        """Write a manifest of the log in its present state; return its key.
 
         Args:
             transactions: as they are at the moment of the call.
@@ -119,10 +121,11 @@ class ManifestWriter:
         Raises:
             ObjectStoreRefusedError: it would be too large, or the store does not take it.
             ObjectStoreUnavailableError: try again.
-            As `find_schemas`.
+            Every error of `find_schemas`.
         """
         node, version = self._owned.objects.node
-        # Schemas are read after the node: a message's was registered before it was written.
+        # Schemas are read after the node: a schema is registered before messages with it are
+        # written.
         schemas = tuple(await find_schemas())
         path, written_ms = self._owned.path, self._clock.wall_ms()
         manifest = LogManifest(instance_id, path, version, written_ms, node, schemas, transactions)
@@ -138,7 +141,8 @@ class ManifestWriter:
                 f"{path}: the manifest has {len(body)} bytes, at most {MANIFEST_BYTES_MAX} can be "
                 "read back; delete versions of the topic's schema that no message names"
             )
-        # An object of this key was written by a try of this moment whose answer was lost.
+        # If an object of this key exists, an earlier try of the same moment wrote it without an
+        # answer.
         await self._stores.store(manifest_store(node)).create(key, body)
         self._written = node, transactions
         self._written_at_s = self._clock.monotonic_s()

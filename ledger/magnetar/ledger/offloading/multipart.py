@@ -1,8 +1,7 @@
 """One object that is uploaded to a bucket in parts, while its pieces are made.
 
-obstore asks for one piece after the other, in tasks of its own. The pieces are made in the task of
-the caller all the same: an iterator may hold time-outs and task groups over its yields, and those
-belong to one task.
+obstore asks for the pieces in tasks of its own. The pieces are nevertheless made in the caller's
+task: an iterator may hold timeouts and task groups across its yields, and those belong to one task.
 """
 
 import asyncio
@@ -40,9 +39,11 @@ class Upload:
         self._upload.add_done_callback(lambda _: self._handover.close())
 
     async def give_all(self, first: Sequence[bytes], rest: AsyncIterator[bytes]) -> int:
-        """Hand over all pieces, unless the upload fails before. Returns the bytes handed over.
+        """Hand over all pieces, unless the upload fails before. Return the number of bytes handed
+        over.
 
-        Raises whatever the iterator raises; then the upload is to be abandoned.
+        Raises:
+            Every error of the iterator; the caller must then abandon the upload.
         """
         given_bytes = 0
         for piece in first:
@@ -55,14 +56,14 @@ class Upload:
         return given_bytes
 
     async def wait_end(self) -> BaseException | None:
-        """Wait until the object is there; returns the error of obstore if it will not be."""
-        # Not awaited itself: that would cancel it along with the caller, and leave its parts.
+        """Wait until the object exists; return obstore's error if the upload fails."""
+        # Not awaited directly: cancelling the caller would cancel the upload, and leave its parts.
         await asyncio.wait({self._upload})
         return self._upload.exception()
 
     async def abandon(self, timeout_s: float) -> None:
-        """Have the store drop the parts that it has. Past the time-out they stay there, invisible,
-        until the bucket's lifecycle rule takes them."""
+        """Make the store drop the parts that it has. After the timeout they stay there, invisible,
+        until the bucket's lifecycle rule removes them."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._handover.give(_AbandonedError())
@@ -71,7 +72,7 @@ class Upload:
             self._upload.cancel()
             return
         if not self._upload.cancelled():
-            self._upload.exception()  # looked at, so that asyncio does not log it
+            self._upload.exception()  # retrieved, so that asyncio does not log it
 
     async def _give(self, piece: bytes) -> int:
         # obstore counts the parts in flight once per piece, so no piece is larger than a part.
@@ -84,7 +85,7 @@ class Upload:
 
 
 class _AbandonedError(Exception):
-    """Told to obstore in place of a piece: it aborts the upload."""
+    """Passed to obstore in place of a piece: it aborts the upload."""
 
 
 class _Handover:
@@ -107,8 +108,8 @@ class _Handover:
         return piece
 
     async def give(self, what: bytes | memoryview | Exception | None) -> None:
-        """Hand over a piece, an error, or None for the end, once it is asked for; nothing if that
-        will not happen any more."""
+        """Hand over a piece, an error, or None for the end, once obstore asks for it; do nothing if
+        the upload has ended."""
         await self._asked.wait()
         if self._is_closed or self._answer is None or self._answer.done():
             return
@@ -119,8 +120,8 @@ class _Handover:
             self._answer.set_result(what)
 
     def close(self) -> None:
-        """End it: the upload has ended, and asks for nothing any more."""
+        """End the iterator: the upload has ended, and asks for no more pieces."""
         self._is_closed = True
         self._asked.set()
         if self._answer is not None:
-            self._answer.cancel()  # of a cancelled upload, somebody still waits for it
+            self._answer.cancel()  # obstore may still wait for it if the upload was cancelled

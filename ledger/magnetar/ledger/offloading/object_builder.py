@@ -1,7 +1,7 @@
 """Builds the object of a closed ledger from its packets, piece by piece. Pure.
 
-The builder checks the digest of every packet before it takes it. The pieces that it returns, one
-after the other, are the object; it keeps nothing of them but the index.
+The builder checks the digest of every packet before it takes it. The returned pieces, concatenated,
+are the object; the builder keeps only the index of them.
 
 Source: tiered storage, section 15.
 """
@@ -41,7 +41,7 @@ from magnetar.ledger.wire import EntryBlock, encode_block
 
 
 class ObjectBuilder:
-    """One try to write the object of one ledger."""
+    """One attempt to write the object of one ledger."""
 
     def __init__(
         self,
@@ -54,9 +54,10 @@ class ObjectBuilder:
         made_by: str,
         keys: ObjectKeyRing = NO_KEYS,
     ) -> None:
-        """
+        """Begin the object of a closed ledger.
+
         Args:
-            keys: with a key for new objects, the object is encrypted.
+            keys: if it has a key for new objects, the object is encrypted.
 
         Raises:
             InvalidLedgerMetadataError: the ledger is not closed (rule O6).
@@ -75,12 +76,12 @@ class ObjectBuilder:
         self._packets: list[bytes] = []
         self._packets_bytes = 0
         self._publish_ms: list[int] = []
-        """The publish time of each packet in the run that is being filled; -1: not known."""
+        """Publish time of each packet in the run that is being filled; -1 if unknown."""
         self._publish_ms_first = self._publish_ms_last = -1
         self._schema_versions: set[int] = set()
         self._next_entry_id = 0
         self._length = 0
-        # Of this builder alone: another try for the same attempt must not use a nonce again.
+        # For this builder alone: another try for the same attempt must not reuse a nonce.
         sealing = keys.new_cipher(ObjectIdentity(instance_id, log, *self.name))
         self._wrapped_key: WrappedKey | None = None
         self._cipher: RunCipher | None = None
@@ -91,17 +92,17 @@ class ObjectBuilder:
 
     @property
     def next_entry_id(self) -> int:
-        """The entry that is to come next."""
+        """The id of the next entry to add."""
         return self._next_entry_id
 
     @property
     def check(self) -> int:
-        """Of what was written so far: compared with what the object says."""
+        """Checksum of the runs written so far, to compare with the one in the object."""
         return check_of(self._runs)
 
     @property
     def size_bytes(self) -> int:
-        """Of what came out so far."""
+        """Number of bytes returned so far."""
         return self._end
 
     def add(
@@ -111,14 +112,14 @@ class ObjectBuilder:
         publish_ms: Sequence[int] = (),
         schema_versions: Sequence[int] = (),
     ) -> list[bytes]:
-        """Take the next packets; returns the pieces of the object that are ready.
+        """Take the next packets; return the pieces of the object that are ready.
 
-        `publish_ms`: the publish time of each entry in the block, none if they are not known;
+        `publish_ms`: the publish time of each entry in the block, empty if they are unknown;
         `schema_versions`: the versions that its messages name.
 
         Raises:
-            DigestMismatchError: a packet is damaged, or is not the next one. Nothing was taken of
-                the block: the same entries may come from another bookie.
+            DigestMismatchError: a packet is damaged, or is not the next one. No packet of the block
+                was taken: another bookie may supply the same entries.
         """
         _, error = self._codec.open_payloads(block, self._next_entry_id, len(block.lengths))
         if error is not None:
@@ -151,7 +152,7 @@ class ObjectBuilder:
         return pieces
 
     def finish(self) -> list[bytes]:
-        """The last pieces.
+        """Return the last pieces.
 
         Raises:
             ObjectIncompleteError: entries are missing, or the ledger has another length.
@@ -194,7 +195,7 @@ class ObjectBuilder:
         first_entry_id = self._next_entry_id - len(packets)
         block = encode_block(packets)
         run = encode_run(self.name, len(self._runs), first_entry_id, block, self._cipher)
-        # A run with one unknown time has none: a search by time must not pass over it.
+        # A run with one unknown time has none: a search by time must not skip it.
         publish_ms_max = -1 if -1 in times else max(times)
         (checksum,) = U32.unpack_from(run, len(run) - U32.size)
         self._runs.append(

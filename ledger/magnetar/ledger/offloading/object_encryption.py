@@ -1,11 +1,11 @@
-"""Encryption of ledgers' objects: data keys, how keys of the operator wrap them, and runs. Pure.
+"""Encryption of objects: data keys, their wrapping by the operator's keys, and runs. Pure.
 
-Each attempt to write an object has a random data key, which encrypts its runs with AES-256-GCM. A
-key of the operator's, which has an id, wraps the data key; the object has the wrapped one. So an
-operator's key encrypts 32 bytes per object, and can be replaced by another one for new objects.
+Each attempt to write an object has a random data key, which encrypts its runs with AES-256-GCM. An
+operator's key, which has an id, wraps the data key; the object contains the wrapped key. So an
+operator's key encrypts 32 bytes per object, and another one can replace it for new objects.
 
 Invariants: a data key encrypts each run number at most once, since the number is the nonce. No
-`repr` and no error has a key in it.
+`repr` and no error contains a key.
 
 Layout: docs/formats/object.md. Source: tiered storage, section 22.
 """
@@ -30,11 +30,12 @@ _KEY_ID = struct.Struct(">H")
 _RUN_NONCE = struct.Struct(">4xQ")
 
 RandomBytes = Callable[[int], bytes]
-"""Returns so many bytes that nobody can guess: `os.urandom`, but for tests."""
+"""Function that returns that many unpredictable bytes: `os.urandom`, except in tests."""
 
 
 class ObjectIdentity(NamedTuple):
-    """What an encrypted object is bound to: its runs pass for those of no other object."""
+    """Identity that an encrypted object is bound to: its runs do not pass for those of another
+    object."""
 
     instance_id: str
     log: str
@@ -45,7 +46,7 @@ class ObjectIdentity(NamedTuple):
         return f"object {self.attempt.hex()} of ledger {self.ledger_id}"
 
     def encode(self) -> bytes:
-        """The bytes that encryption authenticates."""
+        """Return the bytes that encryption authenticates."""
         instance = self.instance_id.encode()
         return _IDENTITY.pack(self.ledger_id, self.attempt, len(instance)) + b"".join(
             (instance, self.log.encode())
@@ -53,10 +54,10 @@ class ObjectIdentity(NamedTuple):
 
 
 class WrappedKey(NamedTuple):
-    """The data key of an object, as the object has it."""
+    """The data key of an object, as stored in the object."""
 
     key_id: str
-    """Of the operator's key that wraps it."""
+    """Id of the operator's key that wraps it."""
     wrapped: bytes
 
 
@@ -66,14 +67,14 @@ class ObjectKeyRing:
 
     keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     new_key_id: str = ""
-    """The key for new objects; empty: they are not encrypted."""
+    """The key for new objects; empty if they are not encrypted."""
     source: str = "object_key_file"
-    """What names the file of the keys: a setting or an option, for errors."""
+    """Name of the setting or option that names the key file, for errors."""
     random_bytes: RandomBytes | None = None
-    """Makes data keys; None: the keys are for reading only."""
+    """Makes data keys; None if the keys are for reading only."""
 
     def new_cipher(self, identity: ObjectIdentity) -> "tuple[WrappedKey, RunCipher] | None":
-        """Return a new data key for an object that is to be written; None: it stays plain."""
+        """Return a new data key for an object that is to be written; None if it stays plain."""
         if not self.new_key_id:
             return None
         assert self.random_bytes is not None
@@ -83,10 +84,10 @@ class ObjectKeyRing:
         return WrappedKey(self.new_key_id, wrapped), RunCipher(data_key, identity)
 
     def cipher(self, wrapped_key: WrappedKey, identity: ObjectIdentity) -> "RunCipher":
-        """Return what decrypts the runs of an object.
+        """Return the cipher that decrypts the runs of an object.
 
         Raises:
-            ObjectKeyError: the key is not here, or is another one.
+            ObjectKeyError: this process does not have the key, or has another key with its id.
         """
         key_id, wrapped = wrapped_key
         secret = self.keys.get(key_id)
@@ -109,7 +110,7 @@ class ObjectKeyRing:
 
 
 NO_KEYS = ObjectKeyRing()
-"""Of a process that knows no key."""
+"""Key ring of a process without keys."""
 
 
 class RunCipher:
@@ -130,13 +131,13 @@ class RunCipher:
         return self._key.encrypt(_RUN_NONCE.pack(number), block, head + self._identity)
 
     def open(self, number: int, head: bytes, sealed: bytes) -> bytes | None:
-        """Decrypt the block of a run; None: these are not the bytes that were encrypted for this
-        run of this object."""
+        """Decrypt the block of a run; return None if these bytes were not encrypted for this run of
+        this object."""
         return _decrypted(self._key, _RUN_NONCE.pack(number), sealed, head + self._identity)
 
 
 def _aes_gcm(key: bytes) -> "AESGCM":
-    # Here, not above: most processes encrypt nothing, and it has to load a library.
+    # Imported here, not above: most processes encrypt nothing, and the import loads a library.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     return AESGCM(key)

@@ -1,7 +1,7 @@
-"""The layout of a ledger's object, and the checks of all that is read of one. Pure.
+"""The layout of a ledger's object, and the checks of all bytes read from one. Pure.
 
-Layout: docs/formats/object.md. Nothing that an object store returns is believed before its checksum
-was computed: the footer's own, that of each run, and then the digest of each packet.
+Layout: docs/formats/object.md. Bytes from an object store are trusted only after their checksums
+were verified: the footer's own, that of each run, and then the digest of each packet.
 
 Source: tiered storage, section 15.
 """
@@ -38,25 +38,26 @@ from magnetar.ledger.wire import EntryBlock, decode_block
 
 MAGIC = b"MGNTOBJT"
 VERSION = 1
-"""Of plain objects. Stored on disk, never renumber."""
+"""Version of plain objects. Stored on disk, never renumber."""
 ENCRYPTED_VERSION = 2
-"""Releases that know only plain objects refuse it by the number: they do not look at flags."""
+"""Version of encrypted objects. Releases that know only plain objects refuse it by the number: they
+do not look at flags."""
 ENCRYPTED = 1
 """Flag of encrypted objects. Stored on disk, never renumber."""
 _FLAGS = {VERSION: 0, ENCRYPTED_VERSION: ENCRYPTED}
-"""Of each version that this release reads."""
+"""Flags of each version that this release reads."""
 
 ATTEMPT_BYTES = 16
 
 RUN_ENTRIES_MAX = 4_096
 RUN_BYTES = 1 << 20
-"""A run is ended by the entry that takes it to this size."""
+"""Size of a run, in bytes: the entry that reaches it ends the run."""
 
 TAIL_BYTES = 128 << 10
-"""To be read of the end of an object at first: nearly always the whole footer."""
+"""Bytes read first from the end of an object: nearly always the whole footer."""
 
 RUNS_MAX = 1 << 24
-"""No object has more; what says so is damaged."""
+"""Most runs of an object; a footer that names more is damaged."""
 
 HEADER = struct.Struct(">8sHHIq16s20x")
 HEADER_BYTES = HEADER.size + 4
@@ -80,29 +81,30 @@ class ObjectName(NamedTuple):
 
     ledger_id: int
     attempt: bytes
-    """16 random bytes, of one try to write the ledger."""
+    """16 random bytes of one attempt to write the ledger."""
 
     def __str__(self) -> str:
         return f"object {self.attempt.hex()} of ledger {self.ledger_id}"
 
     @property
     def checksum(self) -> int:
-        """The start value of the checksums of its parts: none passes for another object's."""
+        """Start value of the checksums of the object's parts: no part passes for that of another
+        object."""
         value: int = crc32c_of(_NAME.pack(*self))
         return value
 
 
 class RunPlace(NamedTuple):
-    """One run, as the index has it."""
+    """One run, as the index describes it."""
 
     first_entry_id: int
     entries: int
     offset: int
-    """In the object."""
+    """Byte offset in the object."""
     size_bytes: int
     checksum: int
     publish_ms_max: int
-    """Largest publish time of its messages, ms since 1970; -1: not known."""
+    """Largest publish time of its messages, ms since 1970; -1 if unknown."""
 
     @property
     def last_entry_id(self) -> int:
@@ -111,25 +113,25 @@ class RunPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectDescription:
-    """The description in an object's footer. It says which ledger the object holds, also to someone
-    who has no access to the cluster."""
+    """The description in an object's footer. It names the ledger in the object, even for a reader
+    without access to the cluster."""
 
     instance_id: str
-    """Of the cluster."""
+    """Instance id of the cluster."""
     log: str
     """Path of the managed log."""
     ledger: Mapping[str, Any]
-    """The ledger's metadata as JSON has them, without the password."""
+    """The ledger's metadata in its JSON form, without the password."""
     first_publish_ms: int = -1
     last_publish_ms: int = -1
     schema_versions: tuple[int, ...] = ()
     made_by: str = ""
     encryption: WrappedKey | None = None
-    """The data key, wrapped; None: the object is plain."""
+    """The wrapped data key; None if the object is plain."""
 
     @property
     def version(self) -> int:
-        """Of the object that is described."""
+        """Version of the described object."""
         return VERSION if self.encryption is None else ENCRYPTED_VERSION
 
     def encode(self) -> bytes:
@@ -157,16 +159,16 @@ class ObjectFooter:
     runs: tuple[RunPlace, ...]
     description: ObjectDescription
     check: int
-    """Of the content: CRC over the checksums of all runs."""
+    """Checksum of the content: CRC over the checksums of all runs."""
     size_bytes: int
-    """Of the whole object."""
+    """Size of the whole object."""
 
     @property
     def entries(self) -> int:
         return self.runs[-1].last_entry_id + 1 if self.runs else 0
 
     def cipher(self, keys: ObjectKeyRing) -> RunCipher | None:
-        """Return what decrypts the runs; None: they are plain.
+        """Return the cipher of the runs; None if they are plain.
 
         Raises:
             ObjectKeyError: the key is not among these.
@@ -178,7 +180,7 @@ class ObjectFooter:
         return keys.cipher(described.encryption, identity)
 
     def run_of(self, entry_id: int) -> int:
-        """The number of the run that holds an entry.
+        """Return the number of the run that holds an entry.
 
         Raises:
             IndexError: there is no such entry.
@@ -188,8 +190,8 @@ class ObjectFooter:
         return bisect_right(self.runs, entry_id, key=lambda run: run.first_entry_id) - 1
 
     def run_after(self, publish_ms: int) -> int:
-        """The first run that may hold a message that was published at or after that time; the
-        number of runs, if none can."""
+        """Return the first run that may hold a message published at or after that time; the number
+        of runs if none can."""
         for number, run in enumerate(self.runs):
             if run.publish_ms_max < 0 or run.publish_ms_max >= publish_ms:
                 return number
@@ -197,20 +199,21 @@ class ObjectFooter:
 
 
 class MoreOfTail(NamedTuple):
-    """The footer is longer than what was read of the object's end."""
+    """Result of decoding a tail that is shorter than the footer."""
 
     size_bytes: int
-    """That much is needed."""
+    """Bytes of the object's end that are needed."""
 
 
 def encode_header(name: ObjectName, version: int = VERSION) -> bytes:
-    """The first 64 bytes of an object."""
+    """Return the first 64 bytes of an object."""
     head = HEADER.pack(MAGIC, version, HEADER_BYTES, _FLAGS[version], *name)
     return head + U32.pack(crc32c_of(head))
 
 
 def check_header(data: bytes, name: ObjectName) -> None:
-    """
+    """Check the header of an object.
+
     Raises:
         ObjectDamagedError: it is not the header of that object.
         FutureObjectVersionError
@@ -238,7 +241,7 @@ def _check_version(name: ObjectName, version: int, flags: int) -> None:
 def encode_footer(
     name: ObjectName, runs: Sequence[RunPlace], description: ObjectDescription, end: int
 ) -> bytes:
-    """Index, description and trailer; `end` is where the last run ends."""
+    """Return index, description and trailer; `end` is the offset where the last run ends."""
     index = b"".join(INDEX_ITEM.pack(*run) for run in runs)
     text = description.encode()
     trailer = TRAILER.pack(
@@ -259,13 +262,13 @@ def encode_footer(
 
 
 def check_of(runs: Sequence[RunPlace]) -> int:
-    """The checksum over the checksums of all runs, which the log's node keeps."""
+    """Return the checksum over the checksums of all runs, which the log's node keeps."""
     value: int = crc32c_of(b"".join(U32.pack(run.checksum) for run in runs))
     return value
 
 
 def decode_footer(tail: bytes, name: ObjectName, size_bytes: int) -> ObjectFooter | MoreOfTail:
-    """The footer of an object of `size_bytes`, out of the last bytes of it.
+    """Decode the footer of an object of `size_bytes` from its last bytes.
 
     Raises:
         ObjectDamagedError: it is not that object, or was changed or cut off.
@@ -288,7 +291,8 @@ def decode_footer(tail: bytes, name: ObjectName, size_bytes: int) -> ObjectFoote
         trailer_bytes,
         flags,
     ) = TRAILER.unpack(trailer)
-    # The checksum first, as in the header: a changed bit of the version is no newer release.
+    # The checksum first, as in the header: a changed bit of the version does not mean a newer
+    # release.
     if extend_crc32c(name.checksum, trailer) != U32.unpack_from(tail, at + TRAILER.size)[0]:
         raise ObjectDamagedError(f"{name}: the checksum of its trailer is wrong, or not its own")
     _check_version(name, version, flags)
@@ -364,9 +368,9 @@ def encode_run(
     block: EntryBlock,
     cipher: RunCipher | None = None,
 ) -> bytes:
-    """The bytes of a run; the last four are its checksum.
+    """Return the bytes of a run; the last four are its checksum.
 
-    `cipher`: encrypts the block; None: it stays plain.
+    `cipher` encrypts the block; None leaves it plain.
     """
     head = RUN_HEAD.pack(number, len(block.data), first_entry_id)
     body = block.data if cipher is None else cipher.seal(number, head, block.data)
@@ -375,7 +379,7 @@ def encode_run(
 
 
 def check_run(data: bytes, footer: ObjectFooter, number: int) -> None:
-    """Check that the bytes of a run are those that were written. Looks at no packet, and needs no
+    """Check that the bytes of a run are those that were written. Decodes no packet, and needs no
     key.
 
     Raises:
@@ -399,13 +403,13 @@ def _where(footer: ObjectFooter, number: int) -> str:
 def open_run(
     data: bytes, footer: ObjectFooter, number: int, cipher: RunCipher | None = None
 ) -> EntryBlock:
-    """The packets of a run, which is the right one and as it was written.
+    """Return the packets of a run, after checking that it is the right run and unchanged.
 
     `cipher`: that of the footer, if the object is encrypted.
 
     Raises:
         ObjectDamagedError
-        ObjectKeyError: the object is encrypted, and nothing was given that decrypts it.
+        ObjectKeyError: the object is encrypted, and no cipher was given.
     """
     check_run(data, footer, number)
     place, where = footer.runs[number], _where(footer, number)
@@ -452,12 +456,12 @@ def run_payloads(
     codec: PacketCodec,
     cipher: RunCipher | None = None,
 ) -> list[bytes]:
-    """The payloads of a run, after all checks: the run's own, its encryption if it has one, and
-    each packet's digest and ids.
+    """Return the payloads of a run, after all checks: the run's own, its encryption if it has one,
+    and each packet's digest and ids.
 
     Raises:
         ObjectDamagedError
-        ObjectKeyError: the object is encrypted, and nothing was given that decrypts it.
+        ObjectKeyError: the object is encrypted, and no cipher was given.
     """
     place = footer.runs[number]
     block = open_run(data, footer, number, cipher)
@@ -470,7 +474,7 @@ def run_payloads(
 class ObjectVerifier:
     """Reads an object back, run by run, and compares it with the ledger that it is to replace.
 
-    The ledger may be deleted when `finish` has returned, and not before (rule 16, step 6).
+    The ledger may be deleted once `finish` has returned, and not before (rule 16, step 6).
     """
 
     def __init__(
@@ -481,7 +485,9 @@ class ObjectVerifier:
         check: int,
         cipher: RunCipher | None = None,
     ) -> None:
-        """`check`: what was computed from the packets when they were copied. `cipher`: that of the
+        """Check the footer, and prepare to read the runs.
+
+        `check`: the value computed from the packets when they were copied. `cipher`: that of the
         footer, if the object is encrypted.
 
         Raises:
@@ -498,12 +504,12 @@ class ObjectVerifier:
 
     @property
     def next_run(self) -> RunPlace | None:
-        """The run to be read; None: all were."""
+        """The next run to read; None if all were read."""
         runs = self._footer.runs
         return runs[self._next] if self._next < len(runs) else None
 
     def add(self, data: bytes) -> None:
-        """The bytes of the next run, as the store has them.
+        """Check the bytes of the next run, as the store returned them.
 
         Raises:
             ObjectDamagedError: a checksum, or the digest of a packet, is wrong.
@@ -513,9 +519,10 @@ class ObjectVerifier:
         self._next += 1
 
     def finish(self) -> None:
-        """
+        """Check that all runs were read, and have all bytes of the ledger.
+
         Raises:
-            ObjectDamagedError: the object has not all bytes of the ledger.
+            ObjectDamagedError: the object does not have all bytes of the ledger.
         """
         if self._next != len(self._footer.runs) or self._length != self._metadata.length:
             raise ObjectDamagedError(
@@ -525,7 +532,7 @@ class ObjectVerifier:
 
 
 def check_footer(footer: ObjectFooter, metadata: LedgerMetadata, check: int) -> None:
-    """That an object is said to hold all of a closed ledger, and what was copied of it.
+    """Check that an object claims to hold all of a closed ledger, and what was copied from it.
 
     Raises:
         ObjectDamagedError
@@ -547,8 +554,8 @@ def check_footer(footer: ObjectFooter, metadata: LedgerMetadata, check: int) -> 
 
 
 def ranges_of(runs: Sequence[RunPlace], bytes_max: int) -> list[tuple[int, int]]:
-    """The byte ranges (start, end) to request for consecutive runs: as few as the bound allows, and
-    each a run at least."""
+    """Return the byte ranges (start, end) to request for consecutive runs: as few as the bound
+    allows, each at least one run."""
     assert all(one.offset + one.size_bytes == other.offset for one, other in pairwise(runs))
     ranges: list[tuple[int, int]] = []
     for run in runs:

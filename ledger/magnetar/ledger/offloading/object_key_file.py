@@ -4,7 +4,7 @@
     2026-01 8f0c…
 
 Several keys are for rotation: new objects get the one that the settings name, and all of them open
-old objects. The file is read once, when a process starts. No error shows what is in it but ids.
+old objects. The file is read once, when a process starts. Errors show only ids from it.
 
 Source: tiered storage, section 22.
 """
@@ -18,14 +18,16 @@ from magnetar.ledger.errors import ObjectKeyConfigError
 from magnetar.ledger.offloading.object_encryption import KEY_BYTES, ObjectKeyRing
 
 FILE_BYTES_MAX = 256 << 10
-"""A thousand keys and more."""
+"""Largest file that is read: more than a thousand keys."""
 
 _KEY_DIGITS = f"[0-9A-Fa-f]{{{2 * KEY_BYTES}}}"
 KEY_ID_PATTERN = rf"(?!{_KEY_DIGITS}\Z)[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}"
-"""Of ids, which are shown. What looks like a key is none: somebody has put one in its place."""
+"""Pattern of ids, which are shown. An id that looks like a key is refused: it may be a key in the
+wrong place."""
 
 _TOO_OPEN = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
-"""What others may not do: a group may read, for Kubernetes gives mounted secrets to one."""
+"""Permissions that the file must not give. A group may read, since Kubernetes gives mounted secrets
+to one."""
 
 _KEY_ID = re.compile(KEY_ID_PATTERN)
 _KEY = re.compile(_KEY_DIGITS)
@@ -41,8 +43,8 @@ def read_object_keys(
         source: the setting or option that names the file, for errors.
 
     Raises:
-        ObjectKeyConfigError: the file cannot be read, may be read by others, is not as it should
-            be, or does not have that key.
+        ObjectKeyConfigError: the file cannot be read, has too open permissions or a wrong form, or
+            lacks that key.
     """
     text = _read(path, source)
     keys = parse_object_keys(text, where=f"{source} {path}")
@@ -55,7 +57,7 @@ def read_object_keys(
 
 
 def parse_object_keys(text: str, *, where: str) -> dict[str, bytes]:
-    """The keys in the text of a file, by their ids; at least one. Pure.
+    """Return the keys in the text of a file, by their ids; at least one. Pure.
 
     Raises:
         ObjectKeyConfigError: names the line, and shows nothing of it.
@@ -84,8 +86,8 @@ def parse_object_keys(text: str, *, where: str) -> dict[str, bytes]:
 
 def _read(path: Path, source: str) -> str:
     try:
-        # Mode and bytes of the same file, whatever happens to its name meanwhile; a pipe or a
-        # device has no end, and to open it may block.
+        # Mode and bytes of the same file, even if its name is reused meanwhile. O_NONBLOCK: opening
+        # a pipe or a device may block, and reading one may never end.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             found = os.fstat(descriptor)

@@ -1,16 +1,16 @@
-"""Reads entries of offloaded ledgers out of their objects.
+"""Reads entries of offloaded ledgers from their objects.
 
-A process has one `ObjectReads`. It bounds what all readers together cost: the memory of runs, the
-requests at once to a store, and the cache of indexes. It gives each consumer an `ObjectReader`,
-which fetches ahead while the consumer works on what it has (`read_window.py`). Readers of one
+A process has one `ObjectReads`. It bounds the cost of all readers together: the memory of runs, the
+concurrent requests to a store, and the cache of indexes. It gives each consumer an `ObjectReader`,
+which fetches ahead while the consumer processes earlier entries (`read_window.py`). Readers of one
 object share its runs (`shared_runs.py`).
 
 Invariants: a reader returns only entries whose checksums and digests hold, in order and without a
-gap (O7). Runs that are kept or fetched ahead stay within `object_read_memory_bytes` (O8). Beside
-these, each `read` that waits has the one run that it waits for.
+gap (O7). Runs that are kept or fetched ahead stay within `object_read_memory_bytes` (O8). In
+addition, each waiting `read` has the one run that it waits for.
 
-An object that cannot be reached is never taken for one that is gone (rule 18.1). What to do about
-one that is gone or damaged is for the caller: no other source of the ledger is known here.
+An object that cannot be reached is never mistaken for one that is gone (rule 18.1). If an object is
+gone or damaged, the caller decides what to do: this module knows no other source of the ledger.
 
 Source: tiered storage, sections 18 and 19.
 """
@@ -49,12 +49,12 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.settings import ObjectReadSettings
 
 _FOOTER_GROWTH = 8
-"""Memory that a decoded footer takes, in multiples of its bytes in the object: about 290 bytes for
-a run, of which the index has 36."""
+"""Memory of a decoded footer, as a multiple of its bytes in the object: about 290 bytes per run, of
+which the index has 36."""
 
 
 class _Address(NamedTuple):
-    """Where an object is, and which one it must be."""
+    """Where an object is, and which identity it must have."""
 
     requests: ObjectRequests
     key: str
@@ -63,21 +63,21 @@ class _Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An object that is read with a password. Readers share runs only if they have the same one:
-    what a password opened is not for a reader that has another."""
+    """An object that is read with a password. Readers share runs only if their passwords are equal:
+    entries that one password opened are not for a reader with another."""
 
     address: _Address
     password: bytes = field(repr=False)
 
 
 class ObjectReads:
-    """Readers of objects of one process, and what they share. Not thread safe: everything happens
-    on one event loop."""
+    """The readers of objects of one process, and their shared resources. Not thread safe:
+    everything happens on one event loop."""
 
     def __init__(
         self, settings: ObjectReadSettings, clock: Clock, *, keys: ObjectKeyRing = NO_KEYS
     ) -> None:
-        """`keys`: open encrypted objects."""
+        """Make a process's reads; `keys` open encrypted objects."""
         self._keys = keys
         self.settings = settings
         self.counts = ObjectReadCounts()
@@ -85,15 +85,15 @@ class ObjectReads:
         self._memory = ReadMemory(settings.object_read_memory_bytes)
         self._checking = asyncio.Lock()
         self._requests: dict[ObjectStore, ObjectRequests] = {}
-        """Requests of each store that was used. A process has few stores, so none is removed."""
+        """Requests of each used store. A process has few stores, so none is removed."""
         self._indexes = _IndexCache(settings.object_index_cache_bytes)
         self._openings: dict[_Address, asyncio.Future[ObjectFooter | Exception | None]] = {}
-        """Indexes that are being read: what comes of it, None if the request was given up."""
+        """Indexes that are being read. The result is None if the request was given up."""
         self._objects: dict[_Opened, SharedRuns] = {}
         """Objects with readers."""
         self._readers: dict[ObjectReader, _Opened] = {}
         self._idle: dict[ObjectReader, float] = {}
-        """Readers in no `read`, and since when (monotonic s); the longest idle one first."""
+        """Readers outside any `read`, and since when (monotonic s); the longest idle one first."""
         self._is_closed = False
 
     @property
@@ -103,28 +103,28 @@ class ObjectReads:
 
     @property
     def index_bytes(self) -> int:
-        """Memory of the cached indexes, estimated."""
+        """Estimated memory of the cached indexes."""
         return self._indexes.size_bytes
 
     @property
     def readers(self) -> int:
-        """How many readers are open."""
+        """Number of open readers."""
         return len(self._readers)
 
     async def open(
         self, store: ObjectStore, key: str, name: ObjectName, *, password: bytes = b""
     ) -> "ObjectReader":
-        """Open a reader of an object. It must be closed.
+        """Open a reader of an object. The caller must close it.
 
         Args:
             name: the identity that the object must have.
-            password: the ledger's. Objects do not have it, and only HMAC digests need it.
+            password: the ledger's. Objects do not contain it, and only HMAC digests need it.
 
         Raises:
             ObjectMissingError: the store said twice that there is no such object.
             ObjectDamagedError: the footer is not as it was written, or of another object.
             FutureObjectVersionError: a newer release wrote the object.
-            ObjectKeyError: the object is encrypted, and its key is not here.
+            ObjectKeyError: the object is encrypted, and this process does not have its key.
             ObjectStoreUnavailableError, ObjectStoreRefusedError
             LedgerClosedError: `close` was called.
         """
@@ -155,7 +155,7 @@ class ObjectReads:
         return reader
 
     async def close(self) -> None:
-        """Close all readers and end all requests; waiting reads get `LedgerClosedError`. Closing
+        """Close all readers and cancel all requests; waiting reads get `LedgerClosedError`. Closing
         twice is fine. The stores stay open."""
         self._is_closed = True
         objects = list(self._objects.values())
@@ -181,11 +181,12 @@ class ObjectReads:
                 return outcome
             if outcome is not None:
                 raise outcome
-            # The task that asked was cancelled: ask in this one, or wait for the next that does.
+            # The requesting task was cancelled: request it here, or wait for the next task that
+            # does.
         return await self._read_footer(address)
 
     async def _read_footer(self, address: _Address) -> ObjectFooter:
-        """Read an index, and tell those who wait for it."""
+        """Read an index, and pass the result to all waiting callers."""
         opening = asyncio.get_running_loop().create_future()
         self._openings[address] = opening
         outcome: ObjectFooter | Exception | None = None
@@ -193,7 +194,7 @@ class ObjectReads:
             try:
                 outcome = await _footer_in(address)
             except (ObjectDamagedError, FutureObjectVersionError):
-                # Bytes may have been changed on the way here, those of the version among them.
+                # Bytes may have been changed in transit, including those of the version.
                 outcome = await _footer_in(address)
             self.counts.indexes_read += 1
             self._indexes.put(address, outcome)
@@ -208,16 +209,16 @@ class ObjectReads:
     # For `ObjectReader`
 
     def on_read(self, reader: "ObjectReader") -> None:
-        """A reader is in a `read`: its window is in use."""
+        """Note that a reader is in a `read`: its window is in use."""
         self._idle.pop(reader, None)
 
     def on_idle(self, reader: "ObjectReader") -> None:
-        """The last `read` of a reader has returned."""
+        """Note that the last `read` of a reader has returned."""
         if reader in self._readers:
             self._idle[reader] = self._clock.monotonic_s()
 
     def on_closed(self, reader: "ObjectReader") -> None:
-        """A reader was closed."""
+        """Remove a reader that was closed."""
         self._idle.pop(reader, None)
         opened = self._readers.pop(reader)
         shared = self._objects[opened]
@@ -226,8 +227,8 @@ class ObjectReads:
             del self._objects[opened]
 
     def take_memory(self, size_bytes: int, *, is_ahead: bool) -> bool:
-        """Take memory for runs, and return whether there was enough. Readers that were idle for
-        `object_read_idle_s` give theirs back before the answer is no."""
+        """Take memory for runs; return whether there was enough. Before returning False, take the
+        memory of readers that were idle for `object_read_idle_s`."""
         while not self._memory.take(size_bytes, is_ahead=is_ahead):
             longest = next(iter(self._idle), None)
             if longest is None:
@@ -242,8 +243,8 @@ class ObjectReads:
 
 
 class ObjectReader:
-    """A handle for reading one object, from `ObjectReads.open`. One for each consumer: two that
-    read at different places with one handle would jump all the time."""
+    """A handle for reading one object, from `ObjectReads.open`. Each consumer needs its own: two
+    that read at different places through one handle would make its window jump all the time."""
 
     def __init__(self, reads: ObjectReads, shared: SharedRuns) -> None:
         self._reads = reads
@@ -254,13 +255,14 @@ class ObjectReader:
             range_bytes=reads.settings.object_read_range_bytes,
         )
         self._held: dict[int, Run] = {}
-        """The runs of the window that are in memory or under way; all of them are reserved."""
+        """Runs of the window that are in memory or under way; memory is reserved for all of
+        them."""
         self._reading = 0
         self._is_closed = False
 
     @property
     def footer(self) -> ObjectFooter:
-        """What is known of the object without reading its runs."""
+        """All that is known of the object without reading its runs."""
         return self._shared.footer
 
     @property
@@ -270,13 +272,14 @@ class ObjectReader:
 
     @property
     def window_bytes(self) -> int:
-        """Bytes of the runs that this reader keeps or fetches ahead, also those that it shares."""
+        """Bytes of the runs that this reader keeps or fetches ahead, including shared ones."""
         return sum(run.size_bytes for run in self._held.values())
 
     def entries_after(self, publish_ms: int) -> range:
         """Return the entries of the first run that may hold a message published at or after a time
-        (ms since 1970). If its times are not known, all entries from there on. If no run can hold
-        such a message, an empty range behind the last entry. Nothing is requested."""
+        (ms since 1970). If the run's times are unknown, the range extends to the last entry. If no
+        run can hold such a message, the range is empty and begins after the last entry. Makes no
+        request."""
         footer = self.footer
         number = footer.run_after(publish_ms)
         if number == len(footer.runs):
@@ -326,14 +329,14 @@ class ObjectReader:
                 self._reads.on_idle(self)
 
     def give_back(self) -> None:
-        """Give the memory of the window back. The next read requests its run again."""
+        """Release the memory of the window. The next read requests its run again."""
         self._window.restart()
         for number in list(self._held):
             self._release(number)
 
     async def close(self) -> None:
-        """End fetching ahead, and give the window back. A `read` that waits is not disturbed.
-        Closing twice is fine."""
+        """Stop fetching ahead, and release the window. A waiting `read` is not disturbed. Closing
+        twice is fine."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -348,7 +351,7 @@ class ObjectReader:
     # Runs
 
     async def _payloads(self, number: int) -> list[bytes]:
-        """The payloads of a run, which is requested if need be."""
+        """Return the payloads of a run; request it if necessary."""
         while True:
             run = self._shared.find(number)
             if run is not None:
@@ -373,7 +376,7 @@ class ObjectReader:
             self._check_open()  # a request that was given up, by `ObjectReads.close`
 
     def _fill(self) -> None:
-        """Give back what left the window, and request what it has room for."""
+        """Release the runs that left the window, and request new ones that fit."""
         self._tidy()
         present: set[int] = set()
         for number in self._window.numbers:
@@ -396,7 +399,7 @@ class ObjectReader:
                 self._held[run.number] = run
 
     def _tidy(self) -> None:
-        """Give back what failed and what left the window."""
+        """Release the runs that failed or left the window."""
         for number, run in self._held.items():
             if run.is_lost:
                 self._window.fail(number)
@@ -405,7 +408,7 @@ class ObjectReader:
                 self._release(number)
 
     def _keep(self, run: Run, *, is_ahead: bool) -> bool:
-        """Hold a run of the window until the window has left it; return False if there is no memory
+        """Hold a run of the window until it leaves the window; return False if there is no memory
         for it."""
         if not run.is_reserved:
             run.is_reserved = self._reads.take_memory(run.size_bytes, is_ahead=is_ahead)
@@ -415,7 +418,7 @@ class ObjectReader:
         return run.is_reserved
 
     def _lacks(self, number: int) -> bool:
-        """Whether a run is to be kept, and is not."""
+        """Return whether a run should be kept, and is not."""
         return number in self._window.numbers and number not in self._held and not self._is_closed
 
     def _release(self, number: int) -> None:
@@ -423,7 +426,7 @@ class ObjectReader:
 
 
 class _IndexCache:
-    """Footers of objects that were opened last, within a bound of memory."""
+    """Footers of the most recently opened objects, within a bound of memory."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -437,7 +440,7 @@ class _IndexCache:
         return footer
 
     def put(self, address: _Address, footer: ObjectFooter) -> None:
-        """Add a footer that is not here; those used longest ago are evicted for it."""
+        """Add a footer that is not cached; evict the least recently used ones for it."""
         assert address not in self._footers, address
         size_bytes = _memory_of(footer)
         if size_bytes > self._bytes_max:
@@ -456,7 +459,7 @@ def _memory_of(footer: ObjectFooter) -> int:
 
 
 async def _footer_in(address: _Address) -> ObjectFooter:
-    """Read the footer of an object: one request, or two if it is longer than usual."""
+    """Read the footer of an object: one request, or two if the footer is longer than usual."""
     requests, key, name = address
     tail = await requests.tail(key, TAIL_BYTES)
     found = decode_footer(tail.data, name, tail.size_bytes)
@@ -471,7 +474,7 @@ async def _footer_in(address: _Address) -> ObjectFooter:
 
 
 def _codec_of(footer: ObjectFooter, password: bytes) -> PacketCodec:
-    """The codec of the packets in an object, whose description has all but the password.
+    """Return the codec of the packets in an object, whose description has all but the password.
 
     Raises:
         ObjectDamagedError: the description is of another ledger.
@@ -491,7 +494,8 @@ def _codec_of(footer: ObjectFooter, password: bytes) -> PacketCodec:
 
 
 def _taken(payloads: list[bytes], begin: int, end: int, bytes_max: int) -> list[bytes]:
-    """Payloads from one to another, as many as the bytes allow, and one at least."""
+    """Return the payloads from `begin` up to `end`, as many as the bytes allow, and at least
+    one."""
     size = 0
     for index in range(begin, min(end, len(payloads))):
         size += len(payloads[index])

@@ -1,12 +1,12 @@
-"""Reads objects back in full, at a bounded rate, and says whether they are what was written.
+"""Reads objects back in full, at a bounded rate, and says whether they are as they were written.
 
-A process has one `ObjectScrubber`. One log at a time uses it (`take_turn`), so the rate bounds what
-the process asks of the stores, whatever the number of its logs. Those that are due wait in a line:
-where reading takes longer than the period, each log is read less often, and none is left out.
+A process has one `ObjectScrubber`. One log at a time uses it (`take_turn`), so the rate bounds the
+load of the process on the stores, whatever the number of its logs. Due logs wait in a queue: if
+reading takes longer than the period, each log is read less often, and none is left out.
 
-Checked are the header, the footer, what the log's node says of the object, and the checksum of each
-run: all bytes of it. Digests of packets were checked before the object was named as a copy, and the
-checksums show that nothing has changed since. So neither the ledger nor its password is needed.
+The checks cover the header, the footer, the log's node, and the checksum of each run: all bytes of
+the object. Digests of packets were checked before the object was named as a copy, and the checksums
+show that nothing has changed since. So neither the ledger nor its password is needed.
 
 Source: tiered storage, section 18 (rule 18.1).
 """
@@ -38,13 +38,13 @@ from magnetar.ledger.pace import Pace
 from magnetar.ledger.ports import Clock
 
 _READ_BYTES = 8 << 20
-"""Of one request, and so the memory of a scrub: stores charge by requests. A run that is larger is
+"""Bytes of one request, and so the memory of a scrub: stores charge by requests. A larger run is
 read whole."""
 
 
 @dataclass(slots=True)
 class ScrubCounts:
-    """What was found so far. They only grow."""
+    """Results so far. The counters only grow."""
 
     whole: int = 0
     damaged: int = 0
@@ -59,29 +59,31 @@ class Checked:
 
     verdict: Verdict
     why: LedgerError | None = None
-    """What was wrong; None: it is whole."""
+    """The error; None if the object is whole."""
 
 
 class ObjectScrubber:
     """Reads objects back for all logs of a process."""
 
     def __init__(self, stores: ObjectStores, *, bytes_per_s_max: float, clock: Clock) -> None:
-        """`bytes_per_s_max`: read from the stores; 0: no bound."""
+        """Make the scrubber of a process. `bytes_per_s_max` bounds the reads from the stores; 0: no
+        bound."""
         self._stores = stores
         self._clock = clock
         self._pace = Pace(bytes_per_s_max)
         self.is_busy = False
         """Whether objects of some log are being read."""
         self._waiting: dict[Callable[[], object], None] = {}
-        """The logs whose turn has not come, in the order in which they asked."""
+        """The logs that wait for their turn, in the order of their requests."""
         self.counts = ScrubCounts()
         self.lost: dict[str, int] = {}
-        """By the path of a log that is open here: its ledgers that lie in an object only which is
-        damaged or gone. Logs without such a ledger are not here."""
+        """Number of ledgers that lie only in a damaged or missing object, by the path of an open
+        log. Logs without such a ledger have no item."""
 
     def take_turn(self, look: Callable[[], object]) -> bool:
-        """Return whether a log that is due may begin; it calls `end_turn` when it is done. Else
-        `look` is called when its turn has come, and asks again if the log is still due."""
+        """Return whether a due log may begin; it must call `end_turn` when it is done. If not,
+        `look` is called when its turn comes, and requests the turn again if the log is still due.
+        """
         if self.is_busy:
             self._waiting[look] = None
             return False
@@ -89,11 +91,11 @@ class ObjectScrubber:
         return True
 
     def leave(self, look: Callable[[], object]) -> None:
-        """Call `look` no more: the log is closed."""
+        """Remove a log from the queue, since it is closed."""
         self._waiting.pop(look, None)
 
     def end_turn(self) -> None:
-        """The log that had the turn is done: those that wait have theirs."""
+        """End the turn of a log, and offer it to the waiting ones."""
         self.is_busy = False
         while self._waiting and not self.is_busy:
             look = next(iter(self._waiting))
@@ -101,11 +103,11 @@ class ObjectScrubber:
             look()
 
     async def check(self, owned: OffloadedLog, ledger: LogLedger) -> Checked | None:
-        """Read the object of a ledger. None: meanwhile the ledger left the log, or got another
-        object.
+        """Read the object of a ledger. Return None if the ledger left the log meanwhile, or got
+        another object.
 
         Raises:
-            LogFencedError, LogClosedError: this handle has the log no more.
+            LogFencedError, LogClosedError: this handle no longer owns the log.
         """
         checked = await self._judge(owned, ledger)
         if checked is not None:
@@ -114,7 +116,8 @@ class ObjectScrubber:
         return checked
 
     async def _judge(self, owned: OffloadedLog, ledger: LogLedger) -> Checked | None:
-        """An object is damaged, or gone, if it was so twice, and the node names it after that."""
+        """Judge an object. It counts as damaged, or gone, only if two reads agree, and the node
+        still names it after that."""
         first = await self._try(owned, ledger)
         if first.verdict in (Verdict.WHOLE, Verdict.UNREACHABLE):
             return first
@@ -151,7 +154,8 @@ class ObjectScrubber:
         return Checked(Verdict.WHOLE)
 
     async def _read_runs(self, store: ObjectStore, key: str, footer: ObjectFooter) -> None:
-        """
+        """Read and check the header and all runs.
+
         Raises:
             ObjectDamagedError
             ObjectMissingError, ObjectStoreUnavailableError, ObjectStoreRefusedError
@@ -164,7 +168,7 @@ class ObjectScrubber:
                 at = run.offset - start
                 check_run(data[at : at + run.size_bytes], footer, number)
                 number += 1
-                await asyncio.sleep(0)  # a run is checked without a pause, not more
+                await asyncio.sleep(0)  # the loop runs other tasks between two runs
             self.counts.bytes_read += len(data)
             wait_s = self._pace.take(len(data), self._clock.monotonic_s())
             if wait_s:

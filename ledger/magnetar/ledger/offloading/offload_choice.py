@@ -1,12 +1,12 @@
-"""Chooses the ledgers of a log that are to be copied to an object store, and those that the bookies
-may forget. Pure.
+"""Chooses the ledgers of a log to copy to an object store, and those that the bookies may delete.
+Pure.
 
-Chosen are closed ledgers that hold something, from the oldest on: those behind which the log has
-more bytes than are to stay on bookies, and those that were closed longer ago than they are to stay
-there. A small ledger waits: an object of its own costs as many requests as a large one.
+Chosen are closed ledgers that have entries, from the oldest on. A ledger is chosen if it and all
+newer ones have more bytes than should stay on bookies, or if it was closed longer ago than it
+should stay there. A small ledger waits: an object of its own costs as many requests as a large one.
 
-Bookies forget ledgers in the order of the log, so that at most one of those that lie in an object
-only is still to be deleted: the newest.
+Bookies delete ledgers in the order of the log. So of the ledgers that lie in an object only, at
+most one is not deleted yet: the newest.
 
 Source: tiered storage, sections 1, 2 and 16.
 """
@@ -23,16 +23,16 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class OffloadRules:
-    """When ledgers of a log go to the object store, and when from the bookies."""
+    """When ledgers of a log are copied to the object store, and deleted from the bookies."""
 
     bytes_on_bookies: int = NEVER
-    """The newest bytes of the log that stay on bookies; -1: it is not the size that decides."""
+    """Number of the newest bytes of the log that stay on bookies; -1 if size does not matter."""
     time_on_bookies_s: float = NEVER
-    """How long after its close a ledger stays on bookies; -1: it is not the age that decides."""
+    """How long after its close a ledger stays on bookies; -1 if age does not matter."""
     deletion_lag_s: float = 4 * 60 * 60
-    """How long after it was copied a ledger is on bookies, too; -1: for ever."""
+    """How long a copied ledger stays on bookies as well; -1 for ever."""
     small_bytes: int = 1 << 20
-    """A ledger below this size is small."""
+    """Size in bytes below which a ledger is small."""
     small_wait_s: float = 24 * 60 * 60
     """How long after its close a small ledger is copied."""
 
@@ -44,12 +44,12 @@ def to_copy(
     now_ms: int,
     before: Position | None = None,
 ) -> list[LogLedger]:
-    """The ledgers that are to be copied now, the oldest first.
+    """Return the ledgers to copy now, the oldest first.
 
     Args:
-        ledgers: the list, with the counters of open ledgers as they are now.
+        ledgers: the list, with the current counters of open ledgers.
         now_ms: wall clock, as in `closed_ms`.
-        before: somebody asked for all ledgers that end before it, whatever the rules are.
+        before: choose all ledgers that end before it, whatever the rules are.
     """
     chosen: list[LogLedger] = []
     newer_bytes = 0
@@ -68,8 +68,8 @@ def to_copy(
 
 
 def to_forget(ledgers: Sequence[LogLedger], rules: OffloadRules, *, now_ms: int) -> list[LogLedger]:
-    """The ledgers that the bookies may forget, once their objects were read back: the oldest first.
-    The first one that is not due, or was not copied, ends it."""
+    """Return the ledgers that the bookies may delete once their objects were read back, the oldest
+    first. The list ends before the first one that is not due, or not copied."""
     chosen: list[LogLedger] = []
     if rules.deletion_lag_s < 0:
         return chosen
@@ -84,7 +84,8 @@ def to_forget(ledgers: Sequence[LogLedger], rules: OffloadRules, *, now_ms: int)
 
 
 def newest_in_object_only(ledgers: Sequence[LogLedger]) -> LogLedger | None:
-    """The one ledger that an owner may have marked without deleting it; None: there is none."""
+    """Return the one ledger that an owner may have marked without deleting it; None if there is
+    none."""
     for ledger in reversed(ledgers):
         if ledger.is_in_object_only:
             return ledger

@@ -1,23 +1,23 @@
-"""Copies closed ledgers of a log to an object store, and lets the bookies forget them.
+"""Copies closed ledgers of a log to an object store, so that the bookies can delete them.
 
-The steps, each of which may be the last one before a crash:
+A crash may follow each of these steps:
 
 1. The log's node names the attempt, and with it the key: the name first, the bytes second.
-2. The object is written, out of packets whose digests were checked.
+2. The object is written from packets whose digests were checked.
 3. Its end is read back and compared with the ledger, and with what was written.
-4. The node says that the ledger is copied. Until here the object is nobody's but this attempt's.
-5. Time passes: both copies are there.
+4. The node records the ledger as copied. Until now only this attempt used the object.
+5. Time passes while both copies exist.
 6. The object is read back in full: every run, every packet.
-7. The node says that the ledger lies in the object only.
+7. The node records that the ledger lies in the object only.
 8. The ledger is deleted (`log_offload.py`).
 
-A step that fails deletes nothing (rule 16.2), and the next call begins where the node says that the
-last one got to. An unfinished copy of an earlier owner is adopted if its object is whole, and
-replaced by a new attempt if not. An object that turns out to be damaged while the bookies have the
-ledger is replaced by another one.
+A step that fails deletes nothing (rule 16.2), and the next call continues from the state in the
+node. An unfinished copy of an earlier owner is adopted if its object is whole, and replaced by a
+new attempt if not. An object that turns out to be damaged while the bookies have the ledger is
+replaced by another one.
 
-What is read of bookies is bounded: by the copies at once, by bytes per second, and by what the
-store takes at a time, for pieces are made when it asks for them.
+Reads from bookies are bounded: by the number of concurrent copies, by bytes per second, and by the
+rate at which the store takes pieces, since pieces are made on demand.
 
 Source: tiered storage, sections 15, 16 and 18.
 """
@@ -70,31 +70,32 @@ log = structlog.get_logger()
 COPY_READ_BYTES = 1 << 20
 """Bytes of one request to a bookie for a copy."""
 _READS_AT_ONCE = 4
-"""Requests to bookies for one copy: each is an interval of the loop late, and a bookie's."""
+"""Concurrent requests to bookies for one copy: each is delayed by an interval of the loop, here and
+at the bookie."""
 READ_BACK_BYTES = 8 << 20
 """Bytes of one request to an object store when an object is read back."""
 
 
 class BlockFacts(NamedTuple):
-    """What is noted of the messages in some entries."""
+    """Facts about the messages in some entries."""
 
     publish_ms: Sequence[int] = ()
-    """The publish time of each entry, ms since 1970; none if one of them is not known."""
+    """Publish time of each entry, ms since 1970; empty if one of them is unknown."""
     schema_versions: Sequence[int] = ()
     """Versions of schemas that the messages name."""
 
 
 Describe = Callable[[Sequence[bytes]], BlockFacts]
-"""Reads messages in the payloads of entries."""
+"""Function that extracts facts about messages from the payloads of entries."""
 
 
 def no_facts(_: Sequence[bytes]) -> BlockFacts:
-    """Of entries in which nobody looks for messages."""
+    """Return no facts, for entries whose messages are not examined."""
     return BlockFacts()
 
 
 class OffloadedLog(Protocol):
-    """What is needed of the log whose ledgers are copied: its owner's handle."""
+    """The owner's handle of the log whose ledgers are copied."""
 
     path: str
     objects: LogObjectChanges
@@ -102,20 +103,20 @@ class OffloadedLog(Protocol):
 
 @dataclass(slots=True)
 class OffloadCounts:
-    """What was done so far. They only grow."""
+    """Counters of an offloader. They only grow."""
 
     ledgers_copied: int = 0
     bytes_copied: int = 0
     ledgers_forgotten: int = 0
     objects_adopted: int = 0
     objects_replaced: int = 0
-    """Damaged objects of ledgers that the bookies still had."""
+    """Damaged objects that were replaced while the bookies had the ledgers."""
     failures: int = 0
-    """Looks at a log that ended with an error; counted by whoever has them tried again."""
+    """Passes over a log that ended with an error; the caller that schedules retries counts them."""
 
 
 class Offloader:
-    """The copies of one process, for all of its logs."""
+    """Copies ledgers for all logs of one process."""
 
     def __init__(
         self,
@@ -133,15 +134,16 @@ class Offloader:
         describe: Describe = no_facts,
         keys: ObjectKeyRing = NO_KEYS,
     ) -> None:
-        """
+        """Make the offloader of a process; reads nothing.
+
         Args:
             copies_at_once: ledgers copied, or read back, at the same time.
             copy_bytes_per_s_max: bytes per second read from bookies for copies; 0: no bound.
             copy_read_bytes: bytes of one request to a bookie for a copy.
             find_instance_id: finds that of the cluster, which is in each object and its key.
-            made_by: release and host, likewise.
-            password: of the logs' ledgers; None asks with the one from their metadata.
-            keys: with a key for new objects, these are encrypted.
+            made_by: release and host, which are in each object.
+            password: of the logs' ledgers; None uses the one from their metadata.
+            keys: if it has a key for new objects, these are encrypted.
         """
         self._client = client
         self._stores = stores
@@ -160,7 +162,7 @@ class Offloader:
         self.counts = OffloadCounts()
 
     async def instance_id(self) -> str:
-        """The instance id of the cluster.
+        """Return the instance id of the cluster.
 
         Raises:
             MetadataError
@@ -170,13 +172,13 @@ class Offloader:
         return self._instance_id
 
     async def copy(self, owned: OffloadedLog, ledger_id: int, base: ObjectBase) -> None:
-        """Steps 1 to 4 for one closed ledger of a log. Done, or no longer wanted, when it returns:
-        the ledger may have left the log meanwhile.
+        """Perform steps 1 to 4 for one closed ledger of a log. On return the copy is made or no
+        longer wanted: the ledger may have left the log meanwhile.
 
         Raises:
             LogFencedError: another owner has the log.
-            ObjectError: the store does not do it; `retryable` says whether a retry helps.
-            LedgerError: the ledger, or the metadata, cannot be read just now; call again.
+            ObjectError: the store failed; `retryable` says whether a retry helps.
+            LedgerError: the ledger, or the metadata, cannot be read at present; call again.
         """
         async with self._at_once:
             ledger = _find(owned, ledger_id)
@@ -191,11 +193,11 @@ class Offloader:
                     raise
 
     async def forget(self, owned: OffloadedLog, ledger_id: int) -> None:
-        """Steps 6 and 7 for a ledger that was copied. If its object is damaged it is replaced, and
-        the time in which both copies are there begins anew.
+        """Perform steps 6 and 7 for a copied ledger. A damaged object is replaced, and the time in
+        which both copies exist begins anew.
 
         Raises:
-            As `copy`.
+            Every error of `copy`.
         """
         async with self._at_once:
             ledger = _find(owned, ledger_id)
@@ -223,12 +225,12 @@ class Offloader:
             log.info("ledger_in_object_only", path=owned.path, ledger_id=ledger_id)
 
     async def heal(self, owned: OffloadedLog, ledger_id: int, attempt: str) -> bool:
-        """Replace the object of an attempt, which is damaged or gone, by a new one out of the
-        ledger; return whether that was done. False: the bookies need not have the ledger any more,
-        or it has another object by now.
+        """Replace the damaged or missing object of an attempt by a new one, made from the ledger;
+        return whether that was done. False: the bookies may have deleted the ledger, or it has
+        another object by now.
 
         Raises:
-            As `copy`.
+            Every error of `copy`.
         """
         async with self._at_once:
             ledger = _find(owned, ledger_id)
@@ -257,8 +259,8 @@ class Offloader:
         await self._note_copied(owned, footer)
 
     async def _adopt(self, owned: OffloadedLog, ledger: LogLedger, reader: LedgerReader) -> bool:
-        """Take the object that somebody else began, if it is there and has all entries. What is in
-        them is compared before the bookies forget theirs."""
+        """Adopt the object that an earlier attempt began, if it exists and has all entries. The
+        content is compared before the bookies delete the ledger."""
         found = ledger.object
         assert found is not None
         store = self._stores.store(owned.objects.base(found).store)
@@ -291,7 +293,7 @@ class Offloader:
     async def _write(
         self, owned: OffloadedLog, reader: LedgerReader, found: LedgerObject, attempt: str
     ) -> ObjectFooter:
-        """Steps 2 and 3: the object is in the store, and its end says that it is all there."""
+        """Perform steps 2 and 3: write the object, and check by its end that it is complete."""
         metadata = reader.metadata
         builder = ObjectBuilder(
             metadata,
@@ -304,7 +306,7 @@ class Offloader:
         )
         store = self._stores.store(owned.objects.base(found).store)
         key = owned.objects.key(metadata.ledger_id, found, attempt)
-        # Closed here: a store that fails leaves the rest of them behind, with a read under way.
+        # Closed here: a store that fails leaves pieces unread, and a read from bookies under way.
         async with aclosing(self._pieces(reader, builder)) as pieces:
             await store.put(key, pieces, expected_bytes=metadata.length)
         footer = await read_footer(store, key, builder.name)
@@ -327,7 +329,7 @@ class Offloader:
             at_ms=self._clock.wall_ms(),
         )
         if after is None or after.attempt != attempt:
-            return  # it left the log meanwhile, and its object is nobody's
+            return  # it left the log meanwhile, and no log uses its object
         self.counts.ledgers_copied += 1
         log.info(
             "ledger_copied_to_object",
@@ -340,8 +342,8 @@ class Offloader:
     async def _pieces(
         self, reader: LedgerReader, builder: ObjectBuilder
     ) -> AsyncGenerator[bytes, None]:
-        """The object, piece by piece. Requests to the bookies are under way while the store takes
-        what former ones brought."""
+        """Yield the pieces of the object. Further requests to the bookies are under way while the
+        store takes earlier pieces."""
         packets_of_ledger = packets_ahead(
             partial(self._read, reader),
             reader.metadata,
@@ -374,10 +376,10 @@ class Offloader:
         *,
         check: int | None = None,
     ) -> ObjectFooter:
-        """Every run and every packet of an attempt's object, compared with the ledger.
+        """Read back every run and packet of an attempt's object, and compare them with the ledger.
 
         Raises:
-            ObjectDamagedError, ObjectMissingError: the store is certain; it was asked twice.
+            ObjectDamagedError, ObjectMissingError: certain, since the store was asked twice.
             ObjectStoreUnavailableError, ObjectStoreRefusedError
         """
         store = self._stores.store(owned.objects.base(found).store)
@@ -404,13 +406,13 @@ class Offloader:
             data = await store.get(key, start, end)
             while (run := verifier.next_run) is not None and run.offset < end:
                 verifier.add(data[run.offset - start : run.offset - start + run.size_bytes])
-                await asyncio.sleep(0)  # a run is checked without a pause, not more
+                await asyncio.sleep(0)  # the loop runs other tasks between two runs
         verifier.finish()
         return footer
 
 
 async def read_footer(store: ObjectStore, key: str, name: ObjectName) -> ObjectFooter:
-    """The footer of an object.
+    """Read the footer of an object.
 
     Raises:
         ObjectMissingError, ObjectDamagedError, FutureObjectVersionError

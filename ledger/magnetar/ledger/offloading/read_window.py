@@ -1,11 +1,12 @@
-"""How far ahead of its consumer a reader of an object fetches, and what all readers may keep. Pure.
+"""How far ahead of its consumer a reader of an object fetches, and how much all readers may keep.
+Pure.
 
-The window of a reader is the run that its consumer reads and the runs behind it. A reader starts
-with one run. Each move into the next run doubles the window, up to a bound in bytes; a jump starts
-with one run again. So a seek costs one run, and a catch-up soon has large requests.
+The window of a reader is the run that its consumer reads and the runs after it. A reader starts
+with one run. Each move into the next run doubles the window, up to a bound in bytes; a jump
+restarts with one run. So a seek costs one run, and a catch-up soon makes large requests.
 
-Invariant: a window has at least the run that is read. It has more bytes than its bound only if that
-one run has.
+Invariant: a window has at least the run that is read. It exceeds its bound only if that one run
+does.
 
 Source: tiered storage, section 19.
 """
@@ -16,15 +17,16 @@ from collections.abc import Collection, Sequence
 from magnetar.ledger.offloading.object_format import RunPlace, ranges_of
 
 _AHEAD_PARTS, _PARTS = 3, 4
-"""Runs that are fetched ahead may take this share of the sum. The rest is for the runs that are
-read: a reader that cannot keep its run requests it again for each read."""
+"""Share of the memory for runs that are fetched ahead. The rest is for the runs that are read: a
+reader that cannot keep its run requests it again for each read."""
 
 
 class ReadWindow:
     """The window of one reader of one object."""
 
     def __init__(self, runs: Sequence[RunPlace], *, bytes_max: int, range_bytes: int) -> None:
-        """
+        """Make the window of a reader that has read nothing yet.
+
         Args:
             runs: all runs of the object, in order.
             bytes_max: bound of the window.
@@ -34,19 +36,20 @@ class ReadWindow:
         self._bytes_max = bytes_max
         self._range_bytes = range_bytes
         self._length = 1
-        """Runs that the window has, if its bytes allow them."""
+        """Number of runs in the window, if the byte bound allows them."""
         self._failed: int | None = None
-        """Fetching ahead failed at this run: nothing from it on is fetched before it is read."""
+        """Number of a run that could not be fetched ahead: no run from it on is fetched until it is
+        read."""
         self.current: int | None = None
         """Number of the run that is read; None before the first read."""
         self.numbers = range(0)
-        """Numbers of the runs to be kept: the current one, unless it was read to its end, and those
-        to be fetched ahead."""
+        """Numbers of the runs to keep: the current one, unless it was read to its end, and those to
+        fetch ahead."""
 
     def move_to(self, number: int) -> bool:
-        """Note that the consumer reads in a run. Return whether it read in another one before.
+        """Note that the consumer reads in a run. Return whether it read in another run before.
 
-        To skip forward within the window neither widens it nor starts anew.
+        Skipping forward within the window neither widens nor restarts it.
         """
         if number == self.current:
             return False
@@ -73,7 +76,7 @@ class ReadWindow:
             self.numbers = range(self.numbers.start, min(self.numbers.stop, self._failed))
 
     def restart(self) -> None:
-        """Start with one run again: the memory of the window was given back."""
+        """Restart with one run, after the memory of the window was released."""
         self._length = 1
         if self.current is not None:
             self.numbers = range(self.current, self.current + 1)
@@ -90,7 +93,7 @@ class ReadWindow:
         self.numbers = range(number, max(end, number + 1))
 
     def wanted(self, present: Collection[int]) -> list[range]:
-        """Return what to request now: stretches of consecutive runs, each one request, in order.
+        """Return the runs to request now: ranges of consecutive runs, one request each, in order.
 
         Runs ahead are not requested one by one as the window moves, but when they make a whole
         request or half a window, or when the object ends with them.
@@ -117,12 +120,13 @@ class ReadWindow:
         return found
 
     def _number_at(self, offset: int) -> int:
-        """The run that begins there; the number of runs, if the last one ends there."""
+        """Return the number of the run that begins at the offset; the number of runs, if the last
+        one ends there."""
         return bisect_left(self._runs, offset, key=lambda run: run.offset)
 
 
 def _stretches(numbers: Sequence[int]) -> list[range]:
-    """Ascending numbers as ranges without gaps."""
+    """Return ascending numbers as ranges without gaps."""
     found: list[range] = []
     for number in numbers:
         if found and found[-1].stop == number:
@@ -134,7 +138,7 @@ def _stretches(numbers: Sequence[int]) -> list[range]:
 
 class ReadMemory:
     """The bytes of runs that all readers of a process keep or fetch ahead. Each run counts once,
-    however many readers have it."""
+    however many readers share it."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -142,10 +146,10 @@ class ReadMemory:
         self.in_use_bytes = 0
 
     def take(self, size_bytes: int, *, is_ahead: bool) -> bool:
-        """Take memory for runs, and return whether there was enough.
+        """Take memory for runs; return whether there was enough.
 
         Args:
-            is_ahead: the runs are fetched ahead; a part of the memory is not for these.
+            is_ahead: the runs are fetched ahead; they may not use all of the memory.
         """
         bytes_max = self._ahead_bytes_max if is_ahead else self._bytes_max
         if self.in_use_bytes + size_bytes > bytes_max:
@@ -154,6 +158,6 @@ class ReadMemory:
         return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Give back what was taken."""
+        """Return memory that was taken."""
         self.in_use_bytes -= size_bytes
         assert self.in_use_bytes >= 0, self.in_use_bytes

@@ -1,4 +1,4 @@
-"""The packets of a closed ledger in order, while the requests for the next ones are under way."""
+"""The packets of a closed ledger in order, with requests for the next ones under way."""
 
 import asyncio
 from collections import deque
@@ -9,11 +9,11 @@ from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.reading.entry_fetcher import Packets
 
 Read = Callable[[int, int], Awaitable[Packets]]
-"""Packets of entries from the first one on: at least one, at most up to the second one, as many as
-fit into one request."""
+"""Function that returns packets of entries from its first argument on: at least one, at most up to
+its second argument, as many as fit into one request."""
 
 _ENTRIES_MAX = 4_096
-"""Of one request."""
+"""Most entries of one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +21,20 @@ class _Part:
     first: int
     last: int
     packets: "asyncio.Future[Packets]"
-    """Of the first entries of the part: usually all of them."""
+    """Result: the packets of the first entries of the part, usually of all."""
 
 
 async def packets_ahead(
     read: Read, metadata: LedgerMetadata, *, read_bytes: int, reads_at_once: int
 ) -> AsyncGenerator[Packets]:
-    """All packets of a ledger, entry 0 first.
+    """Yield all packets of a ledger, entry 0 first.
 
-    The ledger is cut into parts of as many entries as fit into a request by their mean size. Where
-    entries are larger than that, the rest of a part is read when its turn comes: so no more than
+    The ledger is cut into parts of as many entries as fit into a request by their mean size. If
+    entries are larger than that, the rest of a part is read when its turn comes. So no more than
     `reads_at_once` requests, of `read_bytes` each, are in memory.
 
     Raises:
-        as `read`. Close the generator: it leaves no request behind.
+        Every error of `read`. Close the generator: it then leaves no request behind.
     """
     last = metadata.last_entry_id
     step = _entries_per_read(metadata, read_bytes)
@@ -57,7 +57,7 @@ async def packets_ahead(
     finally:
         for each in under_way:
             each.packets.cancel()
-        # Nobody wants what they bring, nor why they failed.
+        # Their results and errors are no longer needed.
         await asyncio.gather(*(each.packets for each in under_way), return_exceptions=True)
 
 

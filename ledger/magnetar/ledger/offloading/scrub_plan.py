@@ -2,12 +2,12 @@
 
 A *pass* over a log reads each object that was copied before the pass began, from the oldest ledger
 on. The next pass begins one period after the last one began, as soon as some object is that old. So
-no object is unread for longer than a period and the time of a pass. The wall clock decides; a wrong
-one makes a pass early or late, and does no other harm.
+no object stays unread for longer than a period plus the duration of a pass. The wall clock decides;
+a wrong one makes a pass early or late, and does no other harm.
 
-How far a pass has come, and which objects it could not find whole, is a property of the log. It
-survives restarts and changes of the owner, and it tells of a topic that is not loaded whether a
-pass is due. Writing it is one compare-and-set, which a former owner fails at.
+A property of the log records how far a pass has come, and which objects it did not find whole. It
+survives restarts and changes of the owner, and shows for an unloaded topic whether a pass is due.
+Writing it is one compare-and-set, which fails for a former owner.
 
 Layout: docs/formats/managed-log.md. Source: tiered storage, section 18.
 """
@@ -24,57 +24,61 @@ from magnetar.ledger.managed_log.log_objects import ObjectState
 from magnetar.ledger.offloading.object_format import ObjectFooter
 
 PROPERTY = "magnetar.object-scrub"
-"""Property of a log: a `ScrubMark`. Stored, never rename."""
+"""Name of the log's property that holds a `ScrubMark`. Stored, never rename."""
 
 FINDINGS_MAX = 100
-"""Findings that a log remembers: they share the node with its ledgers. Further ones are logged and
-counted only."""
+"""Most findings that a log remembers: they share the node with its ledgers. Further ones are only
+logged and counted."""
 
 
 class Verdict(StrEnum):
-    """What reading an object back has shown. Stored, never rename."""
+    """Result of reading an object back. Stored, never rename."""
 
     WHOLE = "whole"
     DAMAGED = "damaged"
-    """Twice, bytes were not those that were written."""
+    """Twice, the bytes differed from those that were written."""
     GONE = "gone"
-    """Twice, the store was certain that there is none; the node, read again, names it."""
+    """Twice, the store was certain that the object does not exist; the node, read again, names
+    it."""
     UNREACHABLE = "unreachable"
-    """Anything else. Nothing follows from it but another try (rule 18.1)."""
+    """Any other result. It leads to nothing but another try (rule 18.1)."""
 
 
 class Finding(NamedTuple):
-    """An object that was not found whole when it was read the last time."""
+    """An object that was not whole at its last read."""
 
     verdict: Verdict
     attempt: str
-    """Names the object among those of the ledger: one that replaces it has another."""
+    """Attempt that identifies the object among those of the ledger: a replacement has another
+    one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubMark:
-    """How far the scrub of a log has come."""
+    """Progress of the scrub of a log."""
 
     began_ms: int = 0
-    """When the last pass began, ms since 1970; 0: there was none."""
+    """When the last pass began, ms since 1970; 0 if there was none."""
     through_id: int = -1
     """The pass has read the objects of ledgers up to this one."""
     findings: Mapping[int, Finding] = field(default_factory=dict)
-    """By ledger."""
+    """Findings by ledger id."""
 
     def read_through(self, ledger_id: int) -> "ScrubMark":
-        """With the pass advanced to a ledger."""
+        """Return the mark with the pass advanced to a ledger."""
         return replace(self, through_id=max(self.through_id, ledger_id))
 
     def with_finding(self, ledger_id: int, finding: Finding | None) -> "ScrubMark":
-        """With what was found of a ledger's object; None: it is whole, or not of the log."""
+        """Return the mark with the finding for a ledger's object; None if it is whole, or no longer
+        of the log."""
         findings = {each: found for each, found in self.findings.items() if each != ledger_id}
         if finding is not None and len(findings) < FINDINGS_MAX:
             findings[ledger_id] = finding
         return replace(self, findings=findings)
 
     def standing(self, ledgers: Sequence[LogLedger]) -> "ScrubMark":
-        """Without findings whose ledger left the log, or has another object by now."""
+        """Return the mark without findings whose ledger left the log, or has another object by
+        now."""
         attempts = {each.ledger_id: each.object.attempt for each in ledgers if each.object}
         kept = {
             ledger_id: finding
@@ -84,7 +88,7 @@ class ScrubMark:
         return replace(self, findings=kept)
 
     def to_property(self) -> str:
-        """As it stands in the node."""
+        """Return the text stored in the log's node."""
         value = {
             "began_ms": self.began_ms,
             "through": self.through_id,
@@ -94,8 +98,8 @@ class ScrubMark:
 
 
 def mark_in(properties: Mapping[str, str]) -> ScrubMark:
-    """The mark among a log's properties. One that cannot be read counts as none: all that is lost
-    is the reading that was done."""
+    """Return the mark among a log's properties. An unreadable one counts as none: that loses only
+    the record of finished reads."""
     try:
         value = json.loads(properties.get(PROPERTY, "{}"))
         return ScrubMark(
@@ -113,7 +117,7 @@ def mark_in(properties: Mapping[str, str]) -> ScrubMark:
 def current_pass(
     ledgers: Sequence[LogLedger], mark: ScrubMark, *, period_s: float, now_ms: int
 ) -> ScrubMark:
-    """The mark of the pass under way, or of one that begins now because it is due."""
+    """Return the mark of the pass under way, or of one that begins now because it is due."""
     if to_read(ledgers, mark):
         return mark
     due_ms = now_ms - period_s * 1000
@@ -125,7 +129,7 @@ def current_pass(
 
 
 def to_read(ledgers: Sequence[LogLedger], mark: ScrubMark) -> list[LogLedger]:
-    """The ledgers whose objects the pass has still to read, the oldest first."""
+    """Return the ledgers whose objects the pass has still to read, the oldest first."""
     return [
         each
         for each in ledgers
@@ -137,8 +141,8 @@ def to_read(ledgers: Sequence[LogLedger], mark: ScrubMark) -> list[LogLedger]:
 
 
 def to_read_again(ledgers: Sequence[LogLedger], mark: ScrubMark) -> list[LogLedger]:
-    """The ledgers whose objects the pass has passed and not settled: first those not whole of which
-    the bookies have the ledger, then those that could not be reached."""
+    """Return the ledgers whose objects the pass has read but not settled. Objects that are not
+    whole, and whose ledgers the bookies have, come first; then unreachable ones."""
     left: list[tuple[bool, LogLedger]] = []
     for each in ledgers:
         finding = mark.findings.get(each.ledger_id)
@@ -154,7 +158,7 @@ def to_read_again(ledgers: Sequence[LogLedger], mark: ScrubMark) -> list[LogLedg
 def is_scrub_due(
     ledgers: Sequence[LogLedger], mark: ScrubMark, *, period_s: float, now_ms: int
 ) -> bool:
-    """Whether a pass over a log has something to read now. A period of 0: never."""
+    """Return whether a pass over a log has something to read now. A period of 0 means never."""
     if period_s <= 0:
         return False
     found = current_pass(ledgers, mark, period_s=period_s, now_ms=now_ms)
@@ -162,7 +166,7 @@ def is_scrub_due(
 
 
 def check_named(footer: ObjectFooter, ledger: LogLedger) -> None:
-    """Check that an object's footer says what the log's node says.
+    """Check that an object's footer agrees with the log's node.
 
     Raises:
         ObjectDamagedError

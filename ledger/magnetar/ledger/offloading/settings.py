@@ -1,5 +1,5 @@
-"""Settings of object stores. Credentials are not among them: stores take those from the environment
-(tiered storage, rule 12.1)."""
+"""Settings of object stores, without credentials: stores take those from the environment (tiered
+storage, rule 12.1)."""
 
 from urllib.parse import urlsplit
 
@@ -12,7 +12,7 @@ from magnetar.ledger.offloading.store_url import parse_store_url
 class ObjectStoreSettings(BaseModel):
     """One object store. Units are in the names."""
 
-    # Errors do not show what was given: it may be a secret in the wrong place.
+    # Errors do not show the input: it may be a secret in the wrong place.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     name: str = Field(

@@ -1,12 +1,12 @@
 """Runs of objects that are in memory or under way, shared by all readers of an object.
 
 A run that one reader has, or waits for, is not requested again for another one (single flight by
-object and run). A request belongs to no reader: it ends early only when nobody wants any of its
-runs. Whatever becomes of a request, everybody who waits for its runs is told (invariant OL3).
+object and run). A request belongs to no reader: it is cancelled only when no reader wants any of
+its runs. However a request ends, every reader that waits for its runs is notified (invariant OL3).
 
-Nothing is believed before it was checked: first the checksum of the run, which names object and
-run, then the digest and the ids of each packet (invariant O7). A run that fails is requested once
-more, alone; if it fails again it is damaged, and other runs are not concerned.
+Bytes are trusted only after their checks: first the checksum of the run, which covers object and
+run number, then the digest and the ids of each packet (invariant O7). A run that fails is requested
+once more, alone; if it fails again it is damaged, and other runs are not affected.
 
 Source: tiered storage, sections 18 and 19.
 """
@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ObjectReadCounts:
-    """What the reads of objects of a process cost. The numbers only grow."""
+    """Counters of a process's reads of objects. They only grow."""
 
     requests: int = 0
-    """Requests to stores, also those that failed."""
+    """Requests to stores, including failed ones."""
     failed_requests: int = 0
     """Requests that ended with an error or with the deadline."""
     bytes_read: int = 0
@@ -52,7 +52,7 @@ class ObjectReadCounts:
     repeated_runs: int = 0
     """Runs that failed a check and were requested once more."""
     damaged_runs: int = 0
-    """Runs that failed the second time as well."""
+    """Runs that failed their checks twice."""
     windows_given_back: int = 0
     """Windows of idle readers whose memory another reader needed."""
 
@@ -60,7 +60,7 @@ class ObjectReadCounts:
 class ObjectRequests:
     """Requests to one store: a bounded number at once, each with a deadline.
 
-    Requests that a reader waits for go before those that fetch ahead.
+    Requests that a reader waits for take precedence over those that fetch ahead.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class ObjectRequests:
         """Return the bytes of an object from `start` up to `end`.
 
         Raises:
-            ObjectDamagedError: the object ends before.
+            ObjectDamagedError: the object ends before `end`.
             ObjectMissingError: the store said so twice (rule 18.1).
-            ObjectStoreUnavailableError: no answer within the deadline, in which the request also
-                waits for its turn; or the store says that it cannot tell.
+            ObjectStoreUnavailableError: no answer within the deadline, which includes the wait for
+                the request's turn; or the store says that it cannot tell.
             ObjectStoreRefusedError
         """
         data = await self._ask(key, lambda: self._store.get(key, start, end), is_urgent)
@@ -90,8 +90,8 @@ class ObjectRequests:
 
         Raises:
             ObjectMissingError: the store said so twice (rule 18.1).
-            ObjectStoreUnavailableError: no answer within the deadline, in which the request also
-                waits for its turn; or the store says that it cannot tell.
+            ObjectStoreUnavailableError: no answer within the deadline, which includes the wait for
+                the request's turn; or the store says that it cannot tell.
             ObjectStoreRefusedError
         """
         tail = await self._ask(key, lambda: self._store.tail(key, size_bytes), is_urgent=True)
@@ -133,15 +133,15 @@ class Run:
     is_reserved: bool
     """Whether its bytes are taken from `ReadMemory`."""
     settled: asyncio.Future[None]
-    """Done when `payloads` or `error` is set, or the request was given up."""
+    """Done once `payloads` or `error` is set, or the request was given up."""
     holders: int = 0
-    """Readers that keep the run or wait for it."""
+    """Number of readers that keep the run or wait for it."""
     payloads: list[bytes] | None = None
     error: Exception | None = None
 
     @property
     def is_lost(self) -> bool:
-        """The run was requested, and did not come."""
+        """Whether the request for the run ended without payloads."""
         return self.settled.done() and self.payloads is None
 
 
@@ -160,12 +160,13 @@ class SharedRuns:
         checking: asyncio.Lock,
         counts: ObjectReadCounts,
     ) -> None:
-        """
+        """Make the runs of one object; requests nothing.
+
         Args:
-            cipher: decrypts the runs; None: they are plain.
-            memory: where the bytes of reserved runs go back to.
+            cipher: decrypts the runs; None if they are plain.
+            memory: receives the bytes of reserved runs when they are released.
             checking: held while a run is checked, and for one turn of the event loop. However many
-                requests are answered at the same time, a turn has the checks of one run.
+                requests are answered at the same time, a turn checks one run.
         """
         self._requests = requests
         self._key = key
@@ -178,7 +179,7 @@ class SharedRuns:
         self._under_way: dict[Run, _Request] = {}
         self.footer = footer
         self.readers = 0
-        """Readers that are open."""
+        """Number of open readers."""
         self.is_closed = False
 
     def find(self, number: int) -> Run | None:
@@ -186,8 +187,8 @@ class SharedRuns:
         return self._runs.get(number)
 
     def request(self, numbers: range, *, is_reserved: bool, is_urgent: bool) -> list[Run]:
-        """Request consecutive runs, none of which is in memory or under way. The caller holds them
-        before it gives way to other tasks.
+        """Request consecutive runs, none of which is in memory or under way. The caller must hold
+        them before it yields to other tasks.
 
         Args:
             is_reserved: their bytes were taken from the memory.
@@ -212,8 +213,8 @@ class SharedRuns:
         run.holders += 1
 
     def let_go(self, run: Run) -> None:
-        """Give a run up. The last one who does so ends its memory, or its request if nobody wants
-        another run of that."""
+        """Release a run. The last release frees its memory, or cancels its request if no reader
+        wants another run of that."""
         run.holders -= 1
         if run.holders:
             return
@@ -225,7 +226,7 @@ class SharedRuns:
         if any(each.holders for each in pending):
             return
         for each in pending:
-            self._forget(each)  # a reader that wants it from now on must not wait for this request
+            self._forget(each)  # a later reader of it must not wait for this request
         assert request.task is not None
         request.task.cancel()
 
@@ -240,7 +241,7 @@ class SharedRuns:
             await asyncio.wait(given_up)
 
     async def close(self) -> None:
-        """End all requests. Readers that wait are told that the object is closed."""
+        """Cancel all requests. Waiting readers learn that the object is closed."""
         self.is_closed = True
         for task in self._tasks():
             task.cancel()
@@ -250,7 +251,7 @@ class SharedRuns:
         requests = {id(request): request for request in self._under_way.values()}
         return [request.task for request in requests.values() if request.task is not None]
 
-    # What comes back
+    # Answers
 
     async def _fetch(self, request: "_Request", is_urgent: bool) -> None:
         try:
@@ -271,7 +272,7 @@ class SharedRuns:
             data = await self._requests.get(self._key, start, end, is_urgent=is_urgent)
         except ObjectDamagedError:
             return list(runs)  # the object ends before: it may have some of the runs
-        # Not the slices of one buffer: it would be in memory until the last of them was checked.
+        # Copies instead of slices of one buffer, which would stay in memory until the last check.
         pieces = deque(
             data[place.offset - start : place.offset - start + place.size_bytes] for place in places
         )
@@ -286,7 +287,7 @@ class SharedRuns:
         return failed
 
     async def _check(self, run: Run, data: bytes) -> ObjectDamagedError | None:
-        """Settle a run with its payloads if all checks hold; return what is wrong otherwise."""
+        """Settle a run with its payloads if all checks hold; otherwise return the error."""
         async with self._checking:
             error: ObjectDamagedError | None = None
             try:
@@ -314,7 +315,7 @@ class SharedRuns:
             self._settle(run, error=error)
 
     def _end(self, request: "_Request") -> None:
-        """The task of a request has ended: runs that it has not settled were given up."""
+        """Settle the runs that an ended request has not settled: they were given up."""
         for run in request.pending:
             self._settle(run)
 
@@ -348,7 +349,7 @@ class _Request:
 
     @property
     def pending(self) -> list[Run]:
-        """Runs of which it is not known yet whether they come."""
+        """Runs whose outcome is not known yet."""
         return [run for run in self.runs if not run.settled.done()]
 
 
@@ -370,7 +371,7 @@ class _Slots:
         try:
             await turn
         except asyncio.CancelledError:
-            # A cancelled turn stays in the queue, where `give_back` passes over it.
+            # A cancelled turn stays in the queue, where `give_back` skips it.
             if turn.done() and not turn.cancelled():
                 self.give_back()
             raise

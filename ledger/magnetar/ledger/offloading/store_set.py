@@ -1,6 +1,6 @@
 """The object stores of one process by name, and the ledgers in them.
 
-A store is opened when it is first needed, and once.
+A store is opened once, at its first use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from magnetar.ledger.ports import ObjectPlace
 
 
 class StoreSet:
-    """`ObjectStores`, out of settings."""
+    """`ObjectStores` made from settings."""
 
     def __init__(self, settings: Sequence[ObjectStoreSettings]) -> None:
         self._settings = {each.name: each for each in settings}
@@ -23,11 +23,11 @@ class StoreSet:
 
     @property
     def urls(self) -> Mapping[str, str]:
-        """Where each store is."""
+        """URL of each store, by name."""
         return {name: each.url for name, each in self._settings.items()}
 
     def store(self, name: str) -> ObjectStore:
-        """The store of that name.
+        """Return the store of that name.
 
         Raises:
             ObjectStoreRefusedError: there is none of that name here.
@@ -46,7 +46,7 @@ class StoreSet:
         return self._open.setdefault(name, open_object_store(settings))
 
     async def close(self) -> None:
-        """Close those that were opened."""
+        """Close the stores that were opened."""
         stores, self._open = self._open, {}
         for store in stores.values():
             await store.close()
@@ -60,10 +60,10 @@ class StoredLedgers:
         self.reads = reads
 
     async def open(self, place: ObjectPlace, *, password: bytes) -> ObjectReader:
-        """A reader of a ledger's object. It must be closed.
+        """Open a reader of a ledger's object. The caller must close it.
 
         Raises:
-            ObjectError: there is no such store, or object, or no answer just now.
+            ObjectError: there is no such store, or object, or no answer at present.
         """
         name = ObjectName(place.ledger_id, bytes.fromhex(place.attempt))
         store = self._stores.store(place.store)

@@ -6,7 +6,7 @@
 - `memory://`: the memory of this process, for tests.
 
 A URL holds no credentials: stores take those from the environment (tiered storage, rule 12.1).
-Errors do not repeat a URL, because somebody may have put a secret into it.
+Errors do not repeat a URL, because it may contain a secret all the same.
 """
 
 import re
@@ -27,7 +27,7 @@ _OF_BUCKETS = ("s3", "gs", "az")
 
 
 class StoreUrl(NamedTuple):
-    """A URL in its parts."""
+    """The parts of a URL."""
 
     scheme: str
     bucket: str

@@ -1,4 +1,4 @@
-"""Object stores by their settings: opening one, and checking that it can be used."""
+"""Opens object stores by their settings, and checks that they can be used."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from magnetar.ledger.offloading.settings import ObjectStoreSettings
 from magnetar.ledger.offloading.store_url import parse_store_url
 
 PROBES = "probe/"
-"""Prefix of the keys of probe objects. Nothing else has it; one may stay behind after a failure."""
+"""Prefix of the keys of probe objects. No other key has it; a probe may remain after a failure."""
 
 
 def open_object_store(settings: ObjectStoreSettings) -> FolderStore:
@@ -40,7 +40,8 @@ def open_object_store(settings: ObjectStoreSettings) -> FolderStore:
 
 
 async def check_store(store: ObjectStore, *, name: str, random: Random) -> None:
-    """Write, read, list, create and delete a probe object (tiered storage, rule 14.22).
+    """Check a store by writing, reading, listing, creating and deleting a probe object (tiered
+    storage, rule 14.22).
 
     `name`: of the store, for the error.
 
@@ -64,7 +65,7 @@ class _Steps:
         self.now = ""
 
     async def run(self) -> None:
-        """Run the steps one after the other.
+        """Run the steps in order.
 
         Raises:
             ObjectError

@@ -1,15 +1,16 @@
-"""The sweep of an object store: deletes the objects that no log names. Nobody else deletes any.
+"""The sweep of an object store: deletes the objects that no log names. Only the sweep deletes
+objects.
 
-The keys are listed first, and the nodes of the logs are read after that. An attempt is named before
-its object has a byte, and is never named again once it was forgotten. So an object that was listed,
-and that its log's node does not name when it is read later, is nobody's for good. It is deleted in
-a later pass all the same: readers that looked at an older list may still use it.
+The keys are listed first, and the nodes of the logs are read after that. A node names an attempt
+before its object has a byte, and never names it again once it was dropped. So an object that was
+listed, and that its log's node does not name when read later, will never be used again. It is
+nevertheless deleted in a later pass: readers that use an older list may still need it.
 
-What a backup names stays (`backup_pins.py`). A restore may have a node name such an object again,
-so the node is read once more behind the backups.
+Objects that a backup names stay (`backup_pins.py`). A restore may make a node name such an object
+again, so the node is read once more after the backups.
 
-Whatever is in doubt stays: a node that cannot be read or understood, a key that is no ledger's, a
-sweeper that may not be the only one any more.
+In any doubt an object stays: if a node cannot be read or understood, if a key is no ledger's, if
+the sweeper may no longer be the only one.
 
 Source: tiered storage, section 17 (invariants O3, O9 and OL2).
 """
@@ -38,25 +39,25 @@ _DELETED_AT_ONCE = 1_000
 
 @dataclass(slots=True)
 class SweepCounts:
-    """What a pass has found."""
+    """Results of one pass."""
 
     objects: int = 0
-    """Of ledgers, listed."""
+    """Objects of ledgers that were listed."""
     unnamed: int = 0
-    """No log names them; those that were deleted included."""
+    """Objects that no log names, including those that were deleted."""
     deleted: int = 0
     pinned: int = 0
-    """A backup names them; no log does, and their grace is over."""
+    """Objects that a backup names but no log does, and whose grace is over."""
     undecided: int = 0
     """Objects whose logs could not be read."""
     foreign: int = 0
-    """Keys that are no ledger's."""
+    """Keys that belong to no ledger."""
     put_off: int = 0
-    """Unnamed objects beyond what a sweeper remembers: a later pass begins with them."""
+    """Unnamed objects beyond the number that a sweeper remembers: a later pass begins with them."""
 
 
 class Sweeper:
-    """Sweeps one store of one cluster. It remembers what it saw unnamed."""
+    """Sweeps one store of one cluster. Remembers the objects that it saw unnamed."""
 
     def __init__(
         self,
@@ -69,13 +70,14 @@ class Sweeper:
         pins: BackupPins | None = None,
         unnamed_max: int = 100_000,
     ) -> None:
-        """
+        """Make the sweeper of one store; reads nothing.
+
         Args:
-            prefix: what the keys of the cluster's ledgers begin with (`ledgers_prefix`).
-            grace_s: how long an object is unnamed, for this sweeper, before it is deleted.
-            pins: the cluster's backups; None: it has none.
+            prefix: the beginning of the keys of the cluster's ledgers (`ledgers_prefix`).
+            grace_s: how long this sweeper sees an object as unnamed before it deletes it.
+            pins: the cluster's backups; None if it has none.
             unnamed_max: keys of unnamed objects that are remembered until then, about 400 bytes
-                each. If there are more, they are deleted so many at a time. Not less than the
+                each. If there are more, they are deleted that many at a time. Not less than the
                 keys of one page of a list: else objects of backups may keep others for ever.
         """
         self._objects = objects
@@ -89,16 +91,17 @@ class Sweeper:
 
     @property
     def remembered(self) -> int:
-        """Keys of unnamed objects that it remembers."""
+        """Number of keys of unnamed objects that it remembers."""
         return len(self._unnamed_since_s)
 
     async def sweep(self, *, may_delete: Callable[[], bool]) -> SweepCounts:
-        """Look at all keys once; delete what has been unnamed since the grace began.
+        """Check all keys once; delete the objects whose grace is over.
 
-        `may_delete` is asked right before each deletion: false when another process may sweep.
+        `may_delete` is called right before each deletion; it returns False when another process may
+        sweep.
 
         Raises:
-            ObjectError: the keys cannot be listed, or not be deleted. What was done holds.
+            ObjectError: the keys cannot be listed, or not be deleted. Finished work remains.
         """
         counts = SweepCounts()
         seen: dict[str, float] = {}
@@ -107,7 +110,7 @@ class Sweeper:
                 await self._sweep_page([each.key for each in page], counts, seen, may_delete)
                 await asyncio.sleep(0)
         except BaseException:
-            # What this pass did not get to keeps its time.
+            # Keys that this pass did not reach keep their time.
             self._unnamed_since_s |= seen
             raise
         self._unnamed_since_s = seen
@@ -124,7 +127,7 @@ class Sweeper:
         counts.foreign += sum(1 for _, found in parsed if found is None)
         ours = [(key, found) for key, found in parsed if found is not None]
         counts.objects += len(ours)
-        # No node is older than the list of keys, whichever server of the store is asked.
+        # No node is read in a state older than the list of keys, whichever server answers.
         await self._store.catch_up()
         due: list[str] = []
         for _, group in groupby(ours, key=lambda each: each[1].directory):
@@ -149,7 +152,7 @@ class Sweeper:
         if due and self._pins is not None:
             unpinned = await self._without_pinned(due, self._pins, counts)
             if self._is_full(seen):
-                # Objects of backups must not keep the others from being remembered.
+                # Objects of backups must not prevent others from being remembered.
                 for key in set(due).difference(unpinned):
                     seen.pop(key)
             due = unpinned
@@ -161,14 +164,14 @@ class Sweeper:
                 counts.deleted += 1
 
     def _is_full(self, seen: Mapping[str, float]) -> bool:
-        """Whether no further key can be remembered. Those of the last pass that this one did not
-        get to are not among those that it has seen."""
+        """Return whether no further key can be remembered. Keys of the last pass that this one has
+        not reached are not in `seen`."""
         return len(self._unnamed_since_s) + len(seen) >= self._unnamed_max
 
     async def _without_pinned(
         self, due: Sequence[str], pins: BackupPins, counts: SweepCounts
     ) -> list[str]:
-        """Return the keys that no backup names, and no log names after that either."""
+        """Return the keys that no backup names, and that no log names after that either."""
         pinned = await pins.pinned(due)
         counts.pinned += len(pinned)
         await self._store.catch_up()
@@ -182,7 +185,8 @@ class Sweeper:
         return left
 
     async def _named(self, key: str, found: ObjectKey) -> set[tuple[int, str]] | None:
-        """The attempts that the log of a key names now, by ledger; None: that cannot be told."""
+        """Return the attempts that the log of a key names now, by ledger; None if that cannot be
+        determined."""
         try:
             path = found.log if found.log is not None else await self._ask(key, found)
             node = await self._store.get(path)
@@ -204,6 +208,6 @@ class Sweeper:
         }
 
     async def _ask(self, key: str, found: ObjectKey) -> str:
-        """The path of a log whose name is too long for a key, out of the object itself."""
+        """Return the path of a log whose name is too long for a key, from the object itself."""
         name = ObjectName(found.ledger_id, bytes.fromhex(found.attempt))
         return (await read_footer(self._objects, key, name)).description.log

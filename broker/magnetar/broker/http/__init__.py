@@ -1,4 +1,6 @@
-"""The HTTP interface beside health and metrics: lookup, brokers, namespaces, topics; one file each.
+"""The HTTP interface besides health and metrics: lookup, brokers, namespaces, topics; one file
+each.
 
-The files that define routes are imported when the HTTP server starts: FastAPI takes its time.
+Modules that define routes are imported at the first request that needs them: FastAPI is slow to
+import.
 """

@@ -1,7 +1,9 @@
-"""What the HTTP interface does, whether the broker is one of several or alone.
+"""Administration of brokers and bundles over HTTP, for one of several brokers or for a broker
+alone.
 
-A request about one bundle is carried out by its owner; everybody else answers with a redirect to
-it. The bundles of a namespace may have many owners: whoever is asked asks them all.
+The owner of a bundle carries out requests about it; the other brokers answer with a redirect to the
+owner. The bundles of a namespace may have many owners: the broker that gets the request asks them
+all.
 """
 
 import asyncio
@@ -41,7 +43,7 @@ _ORDERS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class KnownBroker:
-    """A broker, as its registration and its last report show it."""
+    """A broker with its registration and its last load report."""
 
     record: BrokerRecord
     report: LoadReport | None
@@ -50,33 +52,33 @@ class KnownBroker:
 
     @property
     def broker_id(self) -> str:
-        """As Pulsar's tools name brokers: the host and port of the HTTP service."""
+        """Id of the broker in Pulsar's tools: host and port of its HTTP service."""
         return self.record.http_url.removeprefix("http://") or self.record.name
 
 
 class Admin(Protocol):
-    """What a broker can be asked and told over HTTP."""
+    """Operations on brokers, bundles and topics that HTTP requests need."""
 
     layouts: Layouts
     reporter: LoadReporter
 
     def brokers(self) -> Sequence[KnownBroker]:
-        """All of them, by name."""
+        """Return all brokers, ordered by name."""
         ...
 
     async def owned(self) -> Sequence[BundleId]:
-        """The bundles of this broker."""
+        """Return the bundles of this broker."""
         ...
 
     async def owner_of(self, topic: TopicName, *, is_authoritative: bool, listener: str) -> Owner:
-        """Where a client of the topic goes; see `Ownership.owner_of`."""
+        """Return the broker that serves a topic to clients; see `Ownership.owner_of`."""
         ...
 
     async def find_owner(self, bundle: BundleId) -> str | None:
-        """Name of the broker that has a bundle; None: nobody has. Assigns nothing.
+        """Return the name of a bundle's owner; None if it has no owner. Assigns nothing.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: the owner cannot be determined now.
         """
         ...
 
@@ -89,7 +91,7 @@ class Admin(Protocol):
         ...
 
     async def here(self, topic: TopicName) -> None:
-        """Return if the topic is for this broker to load: it is ours, or nobody's so far.
+        """Return if this broker may load the topic: the broker owns it, or nobody does yet.
 
         Raises:
             RequestError, ElsewhereError
@@ -97,17 +99,18 @@ class Admin(Protocol):
         ...
 
     async def ask(self, http_url: str, method: str, path: str, body: bytes = b"") -> Answer:
-        """What another broker answers to a request.
+        """Send a request to another broker and return its answer.
 
         Raises:
-            BrokerMetadataError: nothing, so that nobody knows whether it was done.
+            BrokerMetadataError: no answer came, so it is unknown whether the request was carried
+                out.
         """
         ...
 
     async def unload_bundle(self, bundle: BundleId, destination: str) -> None:
-        """Have this broker give up a bundle, to a broker of that name or id; "": to any.
+        """Release a bundle of this broker, to the broker with that name or id; "" for any.
 
-        A bundle that nobody has is taken by that broker.
+        A bundle without an owner is acquired by the named broker.
 
         Raises:
             RequestError, ElsewhereError
@@ -115,7 +118,7 @@ class Admin(Protocol):
         ...
 
     async def unload_namespace(self, namespace: str) -> None:
-        """Have all brokers give up the bundles of a namespace.
+        """Have all brokers release the bundles of a namespace.
 
         Raises:
             RequestError
@@ -125,10 +128,10 @@ class Admin(Protocol):
     async def split(
         self, bundle: BundleId, at: Sequence[int], algorithm: str, *, is_authoritative: bool
     ) -> Sequence[Bundle]:
-        """Have this broker split a bundle of its own, at the given hashes or by an algorithm.
+        """Split a bundle of this broker, at the given hashes or where an algorithm chooses.
 
-        `is_authoritative`: it was chosen to be the owner, if nobody is. Returns what is in the
-        bundle's place.
+        `is_authoritative`: this broker was chosen as the owner if there is none. Returns the
+        bundles that replace it.
 
         Raises:
             BundleError, RequestError, ElsewhereError
@@ -137,7 +140,7 @@ class Admin(Protocol):
 
 
 class ClusterAdmin:
-    """One of several brokers."""
+    """Administration at one of several brokers."""
 
     def __init__(
         self,
@@ -185,7 +188,7 @@ class ClusterAdmin:
         try:
             await self._ownership.unload_topic(topic)
         except ServiceNotReadyError:
-            pass  # Not loaded: nobody is served here who could be sent elsewhere.
+            pass  # Not loaded, so it has no clients to redirect.
 
     async def here(self, topic: TopicName) -> None:
         await self._here_or_elsewhere(await self._ownership.bundle_of(topic))
@@ -235,7 +238,7 @@ class ClusterAdmin:
         bundles = [BundleId(namespace, bundle) for bundle in layout.bundles]
         for result in await asyncio.gather(*map(unload, bundles), return_exceptions=True):
             if isinstance(result, BaseException):
-                raise result  # All have been tried; the first that failed is told.
+                raise result  # All bundles were tried; raise the first failure.
 
     async def split(
         self, bundle: BundleId, at: Sequence[int], algorithm: str, *, is_authoritative: bool
@@ -254,10 +257,11 @@ class ClusterAdmin:
             raise BundleError(f"{bundle.namespace} has no bundle {bundle.bundle}")
 
     async def _here_or_elsewhere(self, bundle: BundleId) -> bool:
-        """Whether the bundle is ours; False: nobody's.
+        """Whether this broker owns the bundle; False if nobody does.
 
         Raises:
-            ElsewhereError: another broker's.
+            ElsewhereError: another broker owns it.
+            ServiceNotReadyError: this broker is acquiring or releasing it.
         """
         if bundle in self._ownership.owned():
             return True
@@ -278,7 +282,7 @@ class ClusterAdmin:
         return decode(LeaseRecord, bundle.lease_path, found.value)
 
     def _name_of(self, destination: str) -> str | None:
-        """A broker given by name, by id or by URL."""
+        """Return the name of a broker given by name, id or URL; None for ""."""
         if not destination:
             return None
         wanted = destination.removeprefix("http://")
@@ -289,7 +293,7 @@ class ClusterAdmin:
 
 
 class SoleBundles:
-    """The bundles of a broker that is alone: all there are."""
+    """Bundles of a broker that is alone: all of them."""
 
     def __init__(self, layouts: Layouts, namespaces: Callable[[], Sequence[str]]) -> None:
         self._layouts = layouts
@@ -297,7 +301,7 @@ class SoleBundles:
         self._bundles: Sequence[BundleId] = ()
 
     async def load(self) -> Sequence[BundleId]:
-        """All of them, read if need be.
+        """Read and return all bundles.
 
         Raises:
             BrokerMetadataError
@@ -310,11 +314,11 @@ class SoleBundles:
         return self._bundles
 
     def owned(self) -> Sequence[BundleId]:
-        """All of them, as last loaded."""
+        """Return all bundles, as last loaded."""
         return self._bundles
 
     async def update_load(self, load: Mapping[str, JsonValue]) -> None:
-        """Nobody is there who could be told."""
+        """Do nothing: there is no other broker to inform."""
 
     async def split_lease(self, bundle: BundleId, at: int, /) -> None:
         """Split a bundle; there are no leases."""
@@ -322,7 +326,7 @@ class SoleBundles:
 
 
 class SoleAdmin:
-    """A broker that is alone: every bundle is its own, and none has anywhere to go."""
+    """Administration at a broker that is alone: it owns every bundle and cannot move any."""
 
     def __init__(
         self,
@@ -407,10 +411,10 @@ async def split_at(
     at: Sequence[int],
     algorithm: str,
 ) -> None:
-    """Split a bundle at each of the given hashes, or where the algorithm says.
+    """Split a bundle at each of the given hashes, or where the algorithm chooses.
 
     Raises:
-        BundleError: a hash is not inside of the bundle, or the algorithm finds none.
+        BundleError: a hash is not inside the bundle, or the algorithm finds none.
         RequestError
     """
     points = sorted(set(at))

@@ -1,10 +1,10 @@
-"""The HTTP application of a broker: probes and the console's files, and `http/` behind them.
+"""The HTTP application of a broker: probes, the console's files, and the interface in `http/`.
 
-What probes ask all the time needs no framework, and neither do files. Everything else is an
-application that is made late (`LateApplication`), so that a broker is ready early and one that
-nobody asks stays small. Around it are the layers that find out who asks, and that bound what one
-request may bring: whoever reads a body keeps all of it in memory, and reads it before anybody asks
-what the sender may do.
+Probes are frequent and need no framework, nor do files. Everything else is an application that is
+built at its first request (`LateApplication`), so that a broker is ready early and stays small
+without HTTP clients. Layers around it authenticate requests and limit the size of bodies. The limit
+is needed because routes read a whole body into memory before anything checks the rights of its
+sender.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ _log = structlog.get_logger()
 
 
 class BodyLimit:
-    """The layer; an ASGI application around another one."""
+    """Limits the size of request bodies; an ASGI application around another one."""
 
     def __init__(self, app: Application, *, bytes_max: int) -> None:
-        """`bytes_max`: of one body."""
+        """`bytes_max`: bytes of one body."""
         self._app = app
         self._bytes_max = bytes_max
 
@@ -58,13 +58,13 @@ class BodyLimit:
             if got <= self._bytes_max:
                 return message
             is_too_long = True
-            # The end for whoever reads, with nothing that could be taken for a body.
+            # Ends the reader's body, with nothing that it could take for content.
             return {"type": "http.disconnect"}
 
         async def watched(message: Message) -> None:
             nonlocal has_begun
             if is_too_long and not has_begun:
-                return  # Whatever is said of half a body: it is too long.
+                return  # The answer to half a body does not count: it is too long.
             has_begun = True
             await send(message)
 
@@ -72,7 +72,7 @@ class BodyLimit:
             await self._app(scope, counted, watched)
         except Exception:
             if not is_too_long:
-                raise  # else it is what the application made of half a body
+                raise  # Else the application failed because it got half a body.
         if is_too_long and not has_begun:
             await self._refuse(send)
 
@@ -89,7 +89,7 @@ class BodyLimit:
 
 
 def _stated_bytes(scope: Scope) -> int:
-    """What the header says; 0 without one. Servers refuse what is no number themselves."""
+    """Return the Content-Length; 0 without one. Servers refuse invalid ones themselves."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value)
@@ -97,16 +97,16 @@ def _stated_bytes(scope: Scope) -> int:
 
 
 class LateApplication:
-    """An ASGI application in front of one that does not exist yet.
+    """An ASGI application in front of one that is built at the first request.
 
-    FastAPI, hundreds of routes and their models take part of a second of processor time and many
-    megabytes. Requests wait until it is made, however many come meanwhile; nobody is refused for
-    it. The event loop goes on, slower for that time.
+    FastAPI, hundreds of routes and their models cost part of a second of processor time and many
+    megabytes. All requests that arrive meanwhile wait; none is refused. The event loop goes on, but
+    slower.
     """
 
     def __init__(self, make: Callable[[], Application]) -> None:
-        """`make` runs in a thread; it may read what belongs to the loop, and change nothing. If it
-        raises, the requests that waited fail, and the next one tries again."""
+        """`make` runs in a thread. It may read the state of the event loop's objects, but not
+        change it. If it raises, the waiting requests fail, and the next request tries again."""
         self._make = make
         self._made: Application | None = None
         self._making: asyncio.Task[Application] | None = None
@@ -121,7 +121,7 @@ class LateApplication:
             making = asyncio.create_task(asyncio.to_thread(self._make), name="http-application")
             self._making = making
             making.add_done_callback(self._on_made)
-        # Whoever gives up waiting must not take it from the others.
+        # A request that is cancelled must not cancel the build for the others.
         return await asyncio.shield(making)
 
     def _on_made(self, making: "asyncio.Task[Application]") -> None:
@@ -138,12 +138,12 @@ class LateApplication:
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _METRICS = ("/metrics", "/metrics/")
-"""Pulsar's servers send askers from one to the other, so scrapers are told either."""
+"""Paths of the metrics. Pulsar's servers redirect from one to the other, so both answer here."""
 _HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class BrokerApplication:
-    """Answers probes, and hands everything else on."""
+    """Answers probes, and passes everything else on."""
 
     def __init__(self, broker: BrokerView, page: MetricsPage, interface: Application) -> None:
         self._broker = broker
@@ -174,18 +174,20 @@ class BrokerApplication:
             await _refuse(send, 403, reason)
             return
         if scope["type"] == "http" and scope["method"] == "HEAD":
-            # As for a GET, and the server keeps the body back.
+            # Handled as a GET; the server omits the body.
             scope = {**scope, "method": "GET"}
         await self._interface(scope, receive, send)
 
     def _is_own(self, scope: Scope) -> bool:
-        """Browsers send what needs no body for any page, without asking first. Without this, a page
-        that somebody visits could use a broker that is open to their machine alone."""
+        """Whether a changing request may come from its origin. Browsers send requests without a
+        body for any page, without a preflight. Without this check, a web page could use a broker
+        that only the machine of its visitor can reach."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         return is_allowed(headers.get(b"origin"), headers.get(b"host"), self._origins)
 
     async def _health(self, scope: Scope, send: Send) -> None:
-        """200 while the broker serves clients and can write and read; else 503, and why."""
+        """Answer 200 while the broker serves clients and can write and read; else 503 with the
+        reason."""
         broker = self._broker
         status = await broker.health.look()
         values = {
@@ -199,7 +201,8 @@ class BrokerApplication:
         await _end(send, _json(values))
 
     async def _metrics(self, scope: Scope, send: Send) -> None:
-        """Prometheus' text format. With authorization it takes a super user, or a setting."""
+        """Answer with Prometheus' text format. With authorization, only for super users, unless
+        `metrics_open` is set."""
         broker = self._broker
         if not broker.services.settings.metrics_open:
             identity = scope["state"]["identity"]
@@ -219,7 +222,7 @@ class BrokerApplication:
 
 
 def make_app(broker: BrokerView, page: MetricsPage) -> Application:
-    """The application of one broker."""
+    """Build the application of one broker."""
     settings = broker.services.settings
 
     def make_interface() -> Application:
@@ -249,7 +252,7 @@ def make_app(broker: BrokerView, page: MetricsPage) -> Application:
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        """The console's files are for everybody: it asks for credentials itself."""
+        """Serve the console's files to all: the console asks for credentials itself."""
         if scope["path"] not in open_paths and not is_own_name(_host_of(scope), names):
             await _refuse(send, 403, REFUSED_NAME)
         elif console.is_for(scope):

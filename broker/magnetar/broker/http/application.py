@@ -1,7 +1,7 @@
-"""The application behind the broker's small one: Pulsar's interface, and its description.
+"""The application behind the broker's small one: Pulsar's REST interface, and its description.
 
-It is composed of routers; who answers depends on whether the broker is alone. Made late
-(`LateApplication` in `app.py`): FastAPI and all the models take their time.
+It is composed of routers; the answers depend on whether the broker is one of several or alone. It
+is built late (`LateApplication` in `app.py`), because FastAPI and all the models are slow to load.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ from magnetar.broker.security import Action, Resource
 
 
 def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
-    """Put lookup, brokers, namespaces and topics into an application. `page`: the metrics."""
+    """Add all routers to an application. `page` holds the metrics."""
     context = HttpContext(
         _cluster_admin(broker) if broker.cluster is not None else _sole_admin(broker),
         broker.services,
@@ -70,7 +70,8 @@ def add_routers(app: FastAPI, broker: BrokerView, page: MetricsPage) -> None:
     authorizer = broker.services.authorizer
 
     async def authorize(request: Request) -> None:
-        """Refuse whoever may not ask for this; note who has sent it here."""
+        """Check the right for a request. Note whether the broker that sent it here chose this one
+        as the owner."""
         IS_AUTHORITATIVE.set(request.query_params.get("authoritative") == "true")
         if authorizer.is_on:
             need = need_of(request.method, request.scope["path"], request.path_params)
@@ -189,7 +190,7 @@ def _sole_admin(broker: BrokerView) -> Callable[[], Admin]:
 
 
 def make_interface(broker: BrokerView, page: MetricsPage) -> FastAPI:
-    """Make the HTTP interface. Each request's state holds the `identity` of its sender already."""
+    """Build the HTTP interface. Each request's state already holds the `identity` of its sender."""
     app = FastAPI(title="Magnetar broker", version=broker.version, openapi_url=None, docs_url=None)
     add_routers(app, broker, page)
     add_description(app)

@@ -1,8 +1,9 @@
-"""What needs a person, and what flows in a namespace, over HTTP. Beyond Pulsar's interface.
+"""Problems that need an operator, and the traffic of a namespace, over HTTP. Not in Pulsar's
+interface.
 
-Any broker answers for all: it looks at its own loaded topics and asks the other brokers for theirs.
-A broker that does not answer in time is named and left out. Topics at rest are in no row: nobody
-publishes to them and nobody waits for them.
+Any broker answers for all: it inspects its own loaded topics and asks the other brokers for theirs.
+A broker that does not answer in time is named and left out. Topics that are not loaded are in no
+row: they have no producers and no consumers.
 """
 
 import asyncio
@@ -30,13 +31,14 @@ from magnetar.broker.http.overview import (
 from magnetar.broker.topic import Topic
 
 ASK_S_MAX: Final = 3.0
-"""Seconds that another broker may take. The console shows what the others say meanwhile."""
+"""Seconds that another broker may take to answer. The console shows the other answers meanwhile."""
 KEPT_MS: Final = 2_000
-"""However many consoles look, a broker walks over all its topics once in this time."""
+"""Shortest lifetime of a cached answer, so that many consoles cause one pass over all topics."""
 SHARE_OF_TIME: Final = 20
-"""A walk that takes long is kept for so many times as long: looking costs 5 % at most."""
+"""Lifetime of a cached answer as a multiple of the time it took: passes cost 5 % of the time at
+most."""
 TOPICS_AT_ONCE: Final = 200
-"""Topics that are looked at before others get their turn: some milliseconds."""
+"""Topics inspected before the event loop gets its turn: some milliseconds."""
 
 Own = Annotated[bool, Query(description="Only topics of this broker: so brokers ask each other.")]
 
@@ -49,13 +51,13 @@ class _Attention:
         self._members = members
         self._wall_ms = wall_ms
         self._kept: tuple[float, dict[str, Any]] | None = None
-        """Until when an answer is good, by the steady clock; and the answer."""
+        """Time until which an answer is valid, by the monotonic clock; and the answer."""
 
     async def attention(self, own: Own = False) -> dict[str, Any]:
-        """What needs a person: subscriptions that are stuck, consumers that hoard, backlogs near
-        their quota, topics that keep much which nobody has subscribed to; the largest backlogs;
-        and which servers came and went. At most 50 of each kind, and 100 events. `quorum`: of the
-        ledgers of topics without a policy of their own."""
+        """Return what needs an operator: stuck subscriptions, consumers that hoard messages,
+        backlogs near their quota, topics that retain much data without subscriptions. Also the
+        largest backlogs, and servers that came and went. At most 50 of each kind, and 100 events.
+        `quorum` is that of ledgers of topics without a policy of their own."""
         found = await self._own_attention()
         if own:
             return found
@@ -82,7 +84,7 @@ class _Attention:
         return found
 
     async def topics(self, tenant: str, namespace: str, own: Own = False) -> dict[str, Any]:
-        """A row for each loaded topic of a namespace, up to `overview_topics_max`."""
+        """Return a row for each loaded topic of a namespace, up to `overview_topics_max`."""
         name = await self._context.namespace(tenant, namespace)
         loaded = [each for each in self._context.topics.loaded if each.name.namespace_name == name]
         limit = self._context.settings.overview_topics_max
@@ -107,7 +109,7 @@ class _Attention:
         return rows
 
     async def _of_others(self, path: str) -> tuple[list[dict[str, Any]], list[str]]:
-        """What the other brokers say of their topics; and those that do not."""
+        """Return the answers of the other brokers, and the ids of those that gave none."""
         others = [each for each in self._context.admin.brokers() if not each.is_self]
 
         async def ask(broker: KnownBroker) -> dict[str, Any] | None:
@@ -141,11 +143,11 @@ def kept_s(took_s: float) -> float:
 
 
 def merged(answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one list of what needs a person, out of those of several brokers."""
+    """Merge the answers of several brokers into one list of what needs an operator."""
     answers = list(answers)
     found: dict[str, Any] = {"topics": sum(each["topics"] for each in answers)}
     for kind in KINDS:
-        # A broker of a release before does not know all kinds.
+        # A broker of an earlier release does not know all kinds.
         items = [item for each in answers for item in each.get(kind, ())]
         found[kind] = sorted(items, key=lambda item: -item["backlog"])[:ITEMS_MAX]
     largest = [item for each in answers for item in each["largest"]]
@@ -156,7 +158,7 @@ def merged(answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def attention_router(
     context: HttpContext, *, wall_ms: Callable[[], int], members: Members
 ) -> APIRouter:
-    """The routes over all topics of a cluster or a namespace, for the console."""
+    """Return the routes over all topics of a cluster or a namespace, for the console."""
     router = late_router(tags=["overview"])
     routes = _Attention(context, wall_ms, members)
     router.get("/magnetar/v1/attention", summary="What needs a person")(routes.attention)

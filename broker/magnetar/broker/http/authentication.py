@@ -1,7 +1,7 @@
 """Authentication of HTTP and WebSocket requests: a layer around the whole application.
 
-It puts the identity of whoever asks into the request's state, as `identity`, and answers 401 to
-those who cannot prove any. What the identity may do is for the routes to ask. `/health` and
+The layer puts the identity of the sender into the request's state, as `identity`. It answers 401 to
+requests that prove no identity. The routes check what the identity may do. `/health` and
 `/status.html` are open to all, since load balancers have no credentials, and so is `/metrics` if
 the settings say so.
 """
@@ -26,7 +26,7 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Authentication:
-    """The layer; an ASGI application around another one."""
+    """Authenticates requests; an ASGI application around another one."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Authentication:
         certificate_roles: Mapping[tuple[str, int], str],
         open_paths: frozenset[str],
     ) -> None:
-        """`certificate_roles`: by the client's address, the names in verified certificates."""
+        """`certificate_roles`: names in verified certificates, by the client's address and port."""
         self._app = app
         self._authenticator = authenticator
         self._audit = audit
@@ -91,7 +91,7 @@ class Authentication:
 
 
 def address_of(scope: Scope) -> str:
-    """Where a request came from, as host:port."""
+    """Return the address that a request came from, as host:port."""
     client = scope.get("client")
     return f"{client[0]}:{client[1]}" if client else "?"
 
@@ -105,7 +105,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, error: RequestErro
     ]
     kind = "http"
     if scope["type"] == "websocket":
-        await receive()  # The request to connect, which is answered by a refusal.
+        await receive()  # The request to connect; the refusal answers it.
         kind = "websocket.http"
         if "websocket.http.response" not in scope.get("extensions", {}):
             await send({"type": "websocket.close", "code": 1008, "reason": "not authenticated"})

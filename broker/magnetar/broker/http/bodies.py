@@ -1,8 +1,8 @@
-"""What bodies of requests and of answers have in common. Pure but for reading a request.
+"""Parts that the bodies of requests and answers share. Pure but for reading a request.
 
-Numbers and flags may come as JSON text. Bodies hold text that can be written down again: JSON may
-escape half of a surrogate pair (`"\\ud800"`), and parsers take it for a character. It is none: it
-can be written neither into a record nor into an answer, and fails wherever that is tried.
+Numbers and flags may come as JSON text. Bodies hold only text that can be encoded again. JSON may
+escape half of a surrogate pair (U+D800, for example), and parsers take it for a character. It is
+not one: writing it into a record or an answer fails.
 """
 
 import json
@@ -18,9 +18,9 @@ from magnetar.broker.http.refusals import HttpRefusal
 
 
 class RequestBody(BaseModel):
-    """Unknown fields are ignored, and a field that is null is one that was left out: clients in Go
-    send nulls for empty lists. What parsers take for numbers and JSON has no word for (NaN) could
-    be written into a record and never be read again."""
+    """Base of request bodies. Unknown fields are ignored. A null field counts as absent, because
+    clients in Go send nulls for empty lists. NaN is refused: JSON has no such number, so a record
+    that holds it could not be read again."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -34,10 +34,10 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 async def refuse_broken_text(request: Request) -> None:
-    """A dependency of all routes.
+    """Refuse a body with half of a surrogate pair; a dependency of all routes.
 
     Raises:
-        HttpRefusal: 400: half of a character.
+        HttpRefusal: 400.
     """
     data = await request.body()
     if _SURROGATE.search(data) is None:
@@ -49,35 +49,36 @@ async def refuse_broken_text(request: Request) -> None:
             400, f"the body has a lone surrogate, which UTF-8 cannot encode: {error.reason}"
         ) from error
     except (ValueError, RecursionError):
-        return  # Whoever reads it says what is wrong.
+        return  # The route that reads the body says what is wrong.
 
 
 NOTE_HEADER = "X-Magnetar-Note"
-"""Says what was accepted and has no effect here; `magnetar admin` shows it."""
+"""Header that names accepted values without effect; `magnetar admin` shows it."""
 
 JSON = "application/json"
 
 
 def done(*, note: str = "") -> Response:
-    """204: it was done, and there is nothing to say; but for what has no effect."""
+    """Return 204; `note` names what was stored but has no effect."""
     headers = {NOTE_HEADER: f"kept, without effect: {note}"} if note else None
     return Response(status_code=204, headers=headers)
 
 
 def noted(note: str) -> Response:
-    """204: it was done; with what the operator should know of it, if anything."""
+    """Return 204 with a note for the operator, if there is one."""
     line = " ".join(note.split()).encode("latin-1", "replace").decode("latin-1")
     return Response(status_code=204, headers={NOTE_HEADER: line} if line else None)
 
 
 def text_or_json(value: Any, *, is_text: bool) -> Response:
-    """Text goes out as it is, as Pulsar's servers send it: its tools read no quotes."""
+    """Return text unquoted, as Pulsar's servers send it, because its tools expect no quotes; else
+    JSON."""
     return Response(value, media_type=JSON) if is_text else JSONResponse(value)
 
 
 def with_body(
     schema: dict[str, Any], *, is_required: bool = False, media_type: str = JSON
 ) -> dict[str, Any]:
-    """The part of a route's description that says what its body is."""
+    """Return the part of a route's description that describes its body."""
     content = {media_type: {"schema": schema}}
     return {"requestBody": {"content": content, "required": is_required}}

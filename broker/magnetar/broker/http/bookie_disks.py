@@ -1,9 +1,9 @@
-"""How full the disks of bookies are, over HTTP. Beyond Pulsar's interface.
+"""Disk usage of bookies, over HTTP. Not in Pulsar's interface.
 
-The broker asks each registered bookie, over the connections that it has for entries. A bookie
-answers from memory, without a look at its disks. All answers together have a time limit; a bookie
-that has not answered by then is shown with the reason. However many consoles look, the bookies are
-asked once in `KEPT_S`.
+The broker asks each registered bookie, over the connections that it uses for entries. A bookie
+answers from memory, without reading its disks. All answers together have a time limit; a bookie
+that has not answered by then is shown with the reason. Answers are cached for `KEPT_S`, however
+many consoles ask.
 """
 
 import asyncio
@@ -18,30 +18,31 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.registration import BookieInfo
 
 ANSWER_S_MAX: Final = 3.0
-"""All bookies together may take so long. The console waits for five seconds at most."""
+"""Seconds that all bookies together may take. The console waits for five seconds at most."""
 KEPT_S: Final = 2.0
-"""An answer is good for so long."""
+"""Lifetime of a cached answer, in seconds."""
 ASKED_AT_ONCE: Final = 16
 
 AskFacts = Callable[[str], Awaitable[BookieFacts]]
 
 
 class BookieDisksView(BaseModel):
-    """What a bookie tells of its disks; not a shape of Pulsar's."""
+    """A bookie's report on its disks; not a shape of Pulsar's."""
 
     id: str
     version: str = ""
     writable: bool | None = None
-    """None: the bookie has not answered."""
+    """Whether the bookie accepts writes; None if it has not answered."""
     read_only_reasons: tuple[str, ...] = ()
     directories: tuple[DirectoryFacts, ...] = ()
-    """Empty also for a bookie of an older release, which tells none."""
+    """Directories of the bookie. Empty for a bookie of an older release, which does not report
+    them."""
     problem: str = ""
-    """Why nothing is known; empty: the bookie has answered."""
+    """Why the bookie has not answered; empty if it has."""
 
 
 class BookieDisks:
-    """Asks the registered bookies, one look at a time."""
+    """Asks the registered bookies, one pass at a time."""
 
     def __init__(
         self,
@@ -57,11 +58,11 @@ class BookieDisks:
         self._answer_s_max = answer_s_max
         self._looking = asyncio.Lock()
         self._kept: tuple[float, list[BookieDisksView]] | None = None
-        """Until when an answer is good, by the steady clock; and the answer."""
+        """Time until which an answer is valid, by the monotonic clock; and the answer."""
 
     async def shown(self) -> list[BookieDisksView]:
-        """Directories of each registered bookie, with free and used space. Bookies that do not
-        answer within three seconds are shown with the reason."""
+        """Return the directories of each registered bookie, with free and used space. Bookies that
+        do not answer within three seconds are shown with the reason."""
         async with self._looking:
             if self._kept is None or self._clock.monotonic_s() >= self._kept[0]:
                 found = await self._look()

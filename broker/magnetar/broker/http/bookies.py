@@ -1,6 +1,7 @@
 """Bookies over HTTP. Source: HTTP sheet, section 6.
 
-Bookies say themselves in which rack and zone they are; racks that are set here are kept and shown.
+Bookies register with a rack and a zone, by which they are placed. Racks that are set here are only
+stored and shown.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,50 +29,50 @@ _NOTE = "bookies are placed by the racks that they register with"
 
 
 class RawBookieInfo(BaseModel):
-    """A bookie."""
+    """A registered bookie."""
 
     bookieId: str
 
 
 class BookiesClusterInfo(BaseModel):
-    """All of them."""
+    """All registered bookies."""
 
     bookies: list[RawBookieInfo]
 
 
 class BookieInfo(RequestBody):
-    """Where a bookie stands."""
+    """Location of a bookie."""
 
     rack: str
     hostname: str | None = None
 
 
 class BookieView(BaseModel):
-    """A bookie with what is known of it; not a shape of Pulsar's."""
+    """A bookie with all that the metadata says of it; not a shape of Pulsar's."""
 
     id: str
     state: str
-    """`writable`, `readonly`, or `lost`: it has stored something and is not registered."""
+    """`writable`, `readonly`, or `lost`: ledgers name the bookie, but it is not registered."""
     address: str
     rack: str
     zone: str
 
 
 class RecoveryView(BaseModel):
-    """How re-replication stands; not a shape of Pulsar's."""
+    """State of re-replication; not a shape of Pulsar's."""
 
     auditor: str | None
-    """Bookie that was elected auditor and looks for missing copies; null: none."""
+    """Bookie that is the elected auditor, which looks for missing copies; null if there is none."""
     enabled: bool
-    """False: an operator has switched it off."""
+    """Whether re-replication is on; an operator may switch it off."""
     ledgers_waiting: int
-    """Ledgers that lack copies."""
+    """Number of ledgers that lack copies."""
     ledgers_lost: int
-    """Ledgers with entries that no bookie has."""
+    """Number of ledgers with entries that no bookie has."""
 
 
 class StorageView(BaseModel):
-    """All bookies, and re-replication."""
+    """All bookies, and the state of re-replication."""
 
     bookies: list[BookieView]
     recovery: RecoveryView
@@ -92,7 +93,8 @@ class _Bookies:
         self._items = WorkItems(context.store, clock=context.clock, random=random, root=_ROOT)
 
     async def storage(self) -> StorageView:
-        """Read from the metadata store: no bookie is asked."""
+        """Return all bookies and the state of re-replication, from the metadata store: no bookie is
+        asked."""
         known = self._registered()
         store = self._context.store
         try:
@@ -116,8 +118,8 @@ class _Bookies:
         )
 
     async def racks(self) -> dict[str, dict[str, BookieInfo]]:
-        """Racks that were set here; for all other bookies the rack of their registration, in
-        `default`."""
+        """Return the racks that were set here. All other bookies are in `default` with the rack of
+        their registration."""
         known = await self._resources.racks()
         placed = {name for bookies in known.values() for name in bookies}
         own = {
@@ -132,14 +134,14 @@ class _Bookies:
         }
 
     async def rack(self, bookie: str) -> BookieInfo:
-        """404: nothing is known of it."""
+        """Return the rack of a bookie; 404 if it is unknown."""
         for bookies in (await self.racks()).values():
             if bookie in bookies:
                 return bookies[bookie]
         raise NotThereError(f"no rack is known for bookie {bookie!r}")
 
     async def set_rack(self, bookie: str, info: BookieInfo, group: str = "default") -> Response:
-        """Store the rack. Without effect: bookies are placed by the racks they register with."""
+        """Store the rack. It has no effect: bookies are placed by the racks they register with."""
         if not info.rack or not group:
             raise HttpRefusal(412, "give a rack and a group")
 
@@ -152,7 +154,7 @@ class _Bookies:
         return done(note=_NOTE)
 
     async def remove_rack(self, bookie: str) -> Response:
-        """404: none was set here."""
+        """Remove the rack of a bookie; 404 if none was set here."""
 
         def change(groups: dict[str, dict[str, dict[str, str]]]) -> None:
             if not any(bookies.pop(bookie, None) for bookies in groups.values()):
@@ -169,8 +171,8 @@ def bookies_router(
     random: Random,
     disks: BookieDisks,
 ) -> APIRouter:
-    """The routes below /admin/v2/bookies, and /magnetar/v1/bookies. `registered`: the bookies that
-    there are, by id."""
+    """Return the routes below /admin/v2/bookies and /magnetar/v1/bookies. `registered` returns the
+    registered bookies by id."""
     router = late_router(tags=["bookies"])
     routes = _Bookies(context, registered, random)
     router.get("/magnetar/v1/bookies", summary="Bookies, and the status of re-replication")(

@@ -1,7 +1,7 @@
-"""The brokers over HTTP: who there is, who leads, what each has; their settings; what one measures.
+"""The brokers over HTTP: which exist, which one leads, their bundles, settings and measurements.
 
-The settings have the names of `BrokerSettings`; those of Pulsar's configuration file that mean the
-same are taken and shown beside them.
+Settings have the names of `BrokerSettings`. Names of Pulsar's configuration file with the same
+meaning are accepted, too, and shown beside them.
 
 Source: HTTP sheet, sections 3 to 5.
 """
@@ -36,14 +36,14 @@ from magnetar.ledger.flight_recorder import MOMENTS_MAX, RECORDER, SlowMoment
 
 
 class LeaderBrokerInfo(BaseModel):
-    """The broker that decides who gets a bundle."""
+    """The broker that assigns bundles to brokers."""
 
     serviceUrl: str
     brokerId: str
 
 
 class BrokerView(BaseModel):
-    """A broker with everything that is known of it; not a shape of Pulsar's."""
+    """A broker with its registration and its load; not a shape of Pulsar's."""
 
     name: str
     broker_id: str
@@ -91,21 +91,22 @@ class _Brokers:
         self._started_ms = wall_ms()
 
     async def leader_broker(self) -> LeaderBrokerInfo:
-        """The broker that leads; 404: none at the moment."""
+        """Return the leader; 404 if there is none at the moment."""
         for known in self._context.admin.brokers():
             if known.is_leader:
                 return LeaderBrokerInfo(serviceUrl=known.record.http_url, brokerId=known.broker_id)
         raise HttpRefusal(404, "there is no leader among the brokers at the moment; try again")
 
     async def version(self) -> PlainTextResponse:
-        """The version of this broker."""
+        """Return the version of this broker."""
         return PlainTextResponse(self._context.version)
 
     async def check_health(
         self,
         broker_id: Annotated[str, Query(alias="brokerId")] = "",
     ) -> PlainTextResponse:
-        """503: it does not, and why. Of another broker than this one: 307 to it."""
+        """Return `ok`; 503 with the reason if the broker does not serve. 307 to another broker if
+        `brokerId` names it."""
         known = self._broker(broker_id) if broker_id else None
         if known is not None and not known.is_self:
             raise ElsewhereError(known.record.http_url, http_url_tls=known.record.http_url_tls)
@@ -129,7 +130,8 @@ class _Brokers:
         forcedTerminateTopic: bool = True,
         maxConcurrentUnloadPerSec: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     ) -> Response:
-        """Hand the topics over and end. Another setting bounds how many move at a time."""
+        """Hand the topics over and stop. The parameters have no effect: a setting limits how many
+        topics move at a time."""
         self._request_stop()
         return done()
 
@@ -141,7 +143,7 @@ class _Brokers:
         return await self.brokers()
 
     async def owned_namespaces(self, cluster: str, broker_id: str) -> dict[str, dict[str, Any]]:
-        """The bundles of a broker; 307 to it, if it is not this one."""
+        """Return the bundles of a broker; 307 to that broker if it is not this one."""
         self._check_cluster(cluster)
         known = self._broker(broker_id)
         if not known.is_self:
@@ -156,21 +158,21 @@ class _Brokers:
         }
 
     async def load_report(self) -> dict[str, Any]:
-        """The load of this broker now, in Pulsar's shape."""
+        """Return the current load of this broker, in Pulsar's shape."""
         await self._context.admin.owned()
         report = await self._context.admin.reporter.look()
         own = next((each for each in self._context.admin.brokers() if each.is_self), None)
         return pulsar_report(report, own, self._context.version, started_ms=self._started_ms)
 
     async def all_brokers(self) -> list[BrokerView]:
-        """The registered brokers with their addresses and last load reports."""
+        """Return the registered brokers with their addresses and last load reports."""
         return [BrokerView.of(known) for known in self._context.admin.brokers()]
 
     async def slow(
         self, kind: str = "", milliseconds_min: float = 0.0, limit: int = MOMENTS_MAX
     ) -> list[SlowMoment]:
-        """Recent slow operations of this process, newest first: late callbacks of the event loop,
-        journal commits, flushes, calls to the metadata store, garbage collections."""
+        """Return recent slow operations of this process, newest first: late callbacks of the event
+        loop, journal commits, flushes, calls to the metadata store, garbage collections."""
         return list(RECORDER.moments(kind=kind, milliseconds_min=milliseconds_min, limit=limit))
 
     def _broker(self, broker_id: str) -> KnownBroker:
@@ -192,9 +194,13 @@ def brokers_router(
     request_stop: Callable[[], None],
     wall_ms: Callable[[], int],
 ) -> APIRouter:
-    """The routes below /admin/v2/brokers, /admin/v2/broker-stats and
-    /magnetar/v1/brokers. `status`: `ok` while clients are served, else why not; `health`:
-    the same with a heartbeat. `request_stop`: have this process end in order."""
+    """Return the routes below /admin/v2/brokers, /admin/v2/broker-stats and /magnetar/v1/brokers.
+
+    Args:
+        status: `ok` while clients are served, else the reason.
+        health: as `status`, but with a heartbeat.
+        request_stop: makes this process stop in order.
+    """
     router = late_router(tags=["brokers"])
     routes = _Brokers(context, status, health, request_stop, wall_ms)
     router.get("/admin/v2/brokers/leaderBroker")(routes.leader_broker)
@@ -237,7 +243,7 @@ REPORT_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "loadManagerClassName": ("", "bundles are placed in one way"),
     "cacheSize": (0, "of a bundle: the tail cache belongs to the broker"),
 }
-"""Fields of a load report that never change: the value, and why."""
+"""Constant fields of a load report: the value, and why."""
 
 
 def pulsar_report(
@@ -302,7 +308,7 @@ _HIDDEN = "*****"
 
 
 class InternalConfiguration(BaseModel):
-    """Where the cluster keeps what it must not lose."""
+    """Addresses of the metadata store of the cluster."""
 
     zookeeperServers: str
     configurationStoreServers: str
@@ -314,7 +320,8 @@ class InternalConfiguration(BaseModel):
 
 
 def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRouter:
-    """The routes below /admin/v2/brokers about settings. `metadata_url`: of the metadata store."""
+    """Return the routes below /admin/v2/brokers about settings. `metadata_url`: URL of the metadata
+    store."""
     router = late_router(tags=["brokers"])
     dynamic = context.policies.dynamic
 
@@ -328,7 +335,7 @@ def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRoute
 
     @router.get(_CONFIGURATION + "/runtime", summary="Current settings of this broker")
     async def runtime() -> dict[str, str]:
-        """Secrets are not among them."""
+        """Return the current settings; secrets are hidden."""
         return under_both_names(
             {
                 name: _HIDDEN if _is_secret(name) and value else str(value)
@@ -340,13 +347,14 @@ def configuration_router(context: HttpContext, *, metadata_url: str) -> APIRoute
         _CONFIGURATION + "/{name}/{value:path}", status_code=204, summary="Set a dynamic setting"
     )
     async def change(name: str, value: str) -> Response:
-        """On all brokers, at once. 412: there is no such setting, or value."""
+        """Change a setting on all brokers, at once. 412 if there is no such setting, or the value
+        is not valid."""
         await dynamic.set(name, value)
         return done()
 
     @router.delete(_CONFIGURATION + "/{name}", status_code=204, summary="Reset a dynamic setting")
     async def remove(name: str) -> Response:
-        """412: it cannot be changed while brokers run."""
+        """Reset a setting; 412 if it cannot be changed while brokers run."""
         await dynamic.remove(name)
         return done()
 
@@ -376,23 +384,23 @@ def _is_secret(name: str) -> bool:
 
 _STATS = "/admin/v2/broker-stats"
 _TOPICS_AT_ONCE = 50
-"""Topics whose statistics are made in one turn of the loop."""
+"""Topics whose statistics are computed in one turn of the event loop."""
 
 OLD_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "filteredEntriesCount": (0, "brokers run no code of others on messages"),
 }
-"""Fields of a topic in `/topics` alone that never change: the value, and why."""
+"""Constant fields of a topic that only `/topics` has: the value, and why."""
 
 
 class BrokerMetrics(BaseModel):
-    """Samples with the same labels."""
+    """Samples that share their labels."""
 
     metrics: dict[str, float]
     dimensions: dict[str, str]
 
 
 class ResourceAvailability(BaseModel):
-    """How much more a broker can take, in percent of what it has."""
+    """Free capacity of a broker, in percent of its total."""
 
     availabilityPercent: float
 
@@ -422,13 +430,13 @@ class _BrokerStats:
         return [process, *generations]
 
     async def topics(self) -> Response:
-        """By namespace, bundle and domain."""
+        """Return the statistics of the topics of this broker, by namespace, bundle and domain."""
         own = next((each for each in self._context.admin.brokers() if each.is_self), None)
         owner = own.broker_id if own is not None else ""
         shown: dict[str, Any] = {}
         for number, topic in enumerate(self._context.topics.loaded):
             if number % _TOPICS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # Everybody else has their turn in between.
+                await asyncio.sleep(0)  # Let other work run in between.
             name = topic.name
             layout = await self._context.admin.layouts.layout_of(name.namespace_name)
             bundle = shown.setdefault(name.namespace_name, {}).setdefault(
@@ -448,11 +456,12 @@ class _BrokerStats:
         return Response(await asyncio.to_thread(json.dumps, shown), media_type=JSON)
 
     async def allocator(self, name: str) -> dict[str, Any]:
-        """404: there are no pooled allocators here, whatever their name."""
+        """Return 404: there are no pooled allocators, whatever the name."""
         raise NotThereError(f"there is no allocator {name!r}: memory is Python's own")
 
     async def bookie_operations(self) -> dict[str, Any]:
-        """By namespace and topic: what of the log waits for bookies, and what it has."""
+        """Return the log of each topic by namespace: appends in flight to bookies, and its
+        ledgers."""
         shown: dict[str, Any] = {}
         for topic in self._context.topics.loaded:
             if topic.name.is_persistent:
@@ -474,7 +483,7 @@ class _BrokerStats:
 def broker_stats_router(
     context: HttpContext, page: MetricsPage, *, wall_ms: Callable[[], int]
 ) -> APIRouter:
-    """The routes below /admin/v2/broker-stats. `page`: what /metrics shows."""
+    """Return the routes below /admin/v2/broker-stats. `page` is the page that /metrics shows."""
     router = late_router(tags=["broker statistics"])
     routes = _BrokerStats(context, page, wall_ms)
     router.get(_STATS + "/metrics", summary="Metrics as JSON")(routes.metrics)
@@ -498,7 +507,8 @@ def broker_stats_router(
 
 
 def with_old_names(topic: Topic, stats: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of a topic, with what this answer alone has, or has under other names."""
+    """Return the statistics of a topic with the fields that only this answer has, or has under
+    other names."""
     log = topic.log
     subscriptions = {}
     for name, shown in stats["subscriptions"].items():
@@ -524,7 +534,7 @@ def with_old_names(topic: Topic, stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_labels(text: str) -> list[BrokerMetrics]:
-    """The samples of a page of metrics; those with the same labels together."""
+    """Group the samples of a metrics page by their labels."""
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -1,6 +1,6 @@
-"""Clusters over HTTP: what is known of them, their peers and domains. Source: HTTP sheet, 3.
+"""Clusters over HTTP: their addresses, peers and failure domains. Source: HTTP sheet, 3.
 
-Isolation policies and failure domains are kept and shown; bundles are placed by load alone.
+Isolation policies and failure domains are only stored and shown: bundles are placed by load alone.
 """
 
 import re
@@ -27,7 +27,7 @@ Names = Annotated[list[str] | None, Body(description="Names of clusters.")]
 
 
 class ClusterData(RequestBody):
-    """How a cluster is reached."""
+    """Addresses of a cluster, and how brokers connect to it."""
 
     serviceUrl: str | None = None
     serviceUrlTls: str | None = None
@@ -54,18 +54,18 @@ class ClusterData(RequestBody):
     migrated: Flag = False
 
     def kept(self) -> dict[str, JsonValue]:
-        """What is stored."""
+        """Return the data to store."""
         return self.model_dump(exclude_none=True)
 
 
 _STARS = "********"
 _PASSWORDS = ("brokerClientTlsTrustStorePassword", "brokerClientTlsKeyStorePassword")
 _REFERENCES = ("file:", "env:")
-"""How parameters begin that say where a secret is, and not the secret."""
+"""Prefixes of parameters that hold the place of a secret instead of the secret itself."""
 
 
 def without_secrets(data: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a cluster's record as it is shown: with stars for secrets (rule 15.1)."""
+    """Return a cluster's record for display: with stars for secrets (rule 15.1)."""
     shown = dict(data)
     parameters = shown.get("authenticationParameters")
     if isinstance(parameters, str) and parameters and not parameters.startswith(_REFERENCES):
@@ -80,7 +80,8 @@ def without_secrets(data: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 def with_secrets(
     data: Mapping[str, JsonValue], before: Mapping[str, JsonValue]
 ) -> dict[str, JsonValue]:
-    """Return what is stored in the place of `before`: stars, as they were shown, are no change."""
+    """Return the record that replaces `before`. Stars, as they were shown, keep the stored
+    secret."""
     shown = without_secrets(before)
     secrets = {
         name: before[name]
@@ -91,13 +92,13 @@ def with_secrets(
 
 
 class FailureDomain(RequestBody):
-    """Brokers that may go together."""
+    """Brokers that may fail together."""
 
     brokers: list[str] = Field(default_factory=list)
 
 
 class AutoFailover(RequestBody):
-    """When the secondary brokers of an isolation policy are used."""
+    """Condition for the use of the secondary brokers of an isolation policy."""
 
     policy_type: Literal["min_available"] = "min_available"
     parameters: dict[str, str] = Field(default_factory=dict)
@@ -114,7 +115,7 @@ class NamespaceIsolation(RequestBody):
 
 
 class BrokerIsolation(BaseModel):
-    """What isolation policies say of a broker."""
+    """Isolation policies that name a broker."""
 
     brokerName: str
     policyName: str | None = None
@@ -134,12 +135,12 @@ class BrokerIsolation(BaseModel):
 
 
 def _names_broker(expressions: list[str], broker: str) -> bool:
-    """Whether one of them is for a broker, by its id or by the host in that."""
+    """Whether one of the expressions matches a broker, by its id or by the host in the id."""
     names = (broker, broker.rpartition(":")[0])
     for expression in expressions:
         try:
             pattern = re.compile(expression)
-        except re.error:  # Java knows more kinds of expressions.
+        except re.error:  # Java's syntax has more than Python's.
             pattern = re.compile(re.escape(expression))
         if any(pattern.fullmatch(name) for name in names):
             return True
@@ -147,7 +148,7 @@ def _names_broker(expressions: list[str], broker: str) -> bool:
 
 
 class ClusterUrl(RequestBody):
-    """Where a cluster has gone to."""
+    """Addresses of the cluster that a cluster was migrated to."""
 
     serviceUrl: str | None = None
     serviceUrlTls: str | None = None
@@ -156,7 +157,7 @@ class ClusterUrl(RequestBody):
 
 
 class ClusterPolicies(BaseModel):
-    """Whether a cluster was given up for another one, and which."""
+    """Whether a cluster was migrated, and to which cluster."""
 
     migrated: bool = False
     migratedClusterUrl: ClusterUrl | None = None
@@ -176,7 +177,7 @@ class _Clusters:
         return ClusterData.model_validate(without_secrets(data))
 
     async def create(self, cluster: str, data: ClusterData) -> Response:
-        """409: it is known already. 412: it cannot have this name."""
+        """Register a cluster. 409 if it exists, 412 if the name is not valid."""
         await self._tenants.create_cluster(cluster, data.kept())
         return Response()
 
@@ -189,7 +190,7 @@ class _Clusters:
         return Response()
 
     async def delete(self, cluster: str) -> Response:
-        """412: tenants may use it."""
+        """Delete a cluster; 412 if tenants may use it."""
         try:
             await self._tenants.delete_cluster(cluster)
         except ConflictError as error:
@@ -205,7 +206,7 @@ class _Clusters:
         isMigrated: bool = False,
         url: Annotated[ClusterUrl | None, Body()] = None,
     ) -> Response:
-        """Store the migration. Without effect: clients are not sent to other clusters."""
+        """Store the migration. It has no effect: clients are not sent to other clusters."""
         told = ClusterPolicies(migrated=isMigrated, migratedClusterUrl=url)
         kept = told.model_dump(exclude_none=True)
         await self._tenants.update_cluster(
@@ -218,7 +219,7 @@ class _Clusters:
         return found.peerClusterNames or []
 
     async def set_peers(self, cluster: str, names: Names = None) -> Response:
-        """412: one of them does not exist, or is the cluster itself."""
+        """Set the peers; 412 if one of them does not exist, or is the cluster itself."""
         known = await self._tenants.clusters()
         for name in names or ():
             if name == cluster or name not in known:
@@ -238,7 +239,7 @@ class _Clusters:
 
 
 def clusters_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/clusters."""
+    """Return the routes below /admin/v2/clusters."""
     router = late_router(tags=["clusters"])
     routes = _Clusters(context)
     router.get("/admin/v2/clusters", summary="The names of all clusters")(routes.names)
@@ -281,7 +282,7 @@ def _add_failure_domains(router: APIRouter, context: HttpContext) -> None:
 
     @router.post(path + "/{name}", status_code=204, summary="Create or replace a failure domain")
     async def set_domain(cluster: str, name: str, domain: FailureDomain) -> Response:
-        """409: one of its brokers is in another one."""
+        """Store the domain; 409 if one of its brokers is in another domain."""
 
         def change(record: ClusterRecord) -> ClusterRecord:
             for other, each in record.failure_domains.items():
@@ -332,7 +333,7 @@ def _add_isolation(router: APIRouter, context: HttpContext) -> None:
         response_model_exclude_none=True,
     )
     async def isolated_broker(cluster: str, broker: str) -> BrokerIsolation:
-        """404: there is no such broker."""
+        """Return the policies that name a broker; 404 if there is no such broker."""
         found = (await tenants.cluster(cluster)).isolation_policies
         if broker not in [each.broker_id for each in context.admin.brokers()]:
             raise NotThereError(f"there is no broker {broker}")
@@ -345,7 +346,7 @@ def _add_isolation(router: APIRouter, context: HttpContext) -> None:
 
     @router.post(path + "/{name}", status_code=204, summary="Create or replace an isolation policy")
     async def set_policy(cluster: str, name: str, policy: NamespaceIsolation) -> Response:
-        """Store the policy. Without effect: bundles are placed by load alone."""
+        """Store the policy. It has no effect: bundles are placed by load alone."""
 
         def change(record: ClusterRecord) -> ClusterRecord:
             known = {**record.isolation_policies, name: policy.model_dump(exclude_none=True)}

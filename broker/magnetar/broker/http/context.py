@@ -1,4 +1,4 @@
-"""What the routers share: the broker, and names out of paths."""
+"""Context that the routers share: the broker's services, and names parsed from paths."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -16,7 +16,7 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.sdk.wire import TopicName
 
 IS_AUTHORITATIVE: ContextVar[bool] = ContextVar("IS_AUTHORITATIVE", default=False)
-"""Whether the request was sent here by whoever chose this broker for what it is about."""
+"""Whether the broker that sent the request here has chosen this broker as the owner."""
 
 
 class HttpContext:
@@ -30,7 +30,7 @@ class HttpContext:
         *,
         version: str,
     ) -> None:
-        """`admin` is called for each request: it raises while the broker starts."""
+        """`admin` is called per request, because it raises while the broker starts."""
         self._admin = admin
         self.topics = services.topics
         self.policies = services.policies
@@ -48,20 +48,21 @@ class HttpContext:
 
     @property
     def settings(self) -> BrokerSettings:
-        """As they are now: some change while the broker runs."""
+        """Current settings; some of them change while the broker runs."""
         return self.policies.dynamic.current
 
     @property
     def admin(self) -> Admin:
-        """What the broker can be asked and told.
+        """Administration of brokers and bundles.
 
         Raises:
-            ServiceNotReadyError: nothing yet.
+            ServiceNotReadyError: the broker is starting.
         """
         return self._admin()
 
     async def namespace(self, tenant: str, namespace: str, *, may_be_deleted: bool = False) -> str:
-        """`tenant/namespace`, which exists; it may be about to be deleted, if that is said.
+        """Return `tenant/namespace` of a namespace that exists; `may_be_deleted` admits one that is
+        being deleted.
 
         Raises:
             TopicNotFoundError
@@ -71,7 +72,7 @@ class HttpContext:
         return name
 
     async def topic(self, domain: str, tenant: str, namespace: str, topic: str) -> TopicName:
-        """A topic out of a path, in a namespace that exists.
+        """Return the topic named by a path, in a namespace that exists.
 
         Raises:
             InvalidTopicNameError, NotAllowedError, TopicNotFoundError
@@ -81,10 +82,10 @@ class HttpContext:
         return name
 
     async def served(self, name: TopicName) -> Topic:
-        """A topic of this broker, loaded if need be; nothing is created.
+        """Return a topic of this broker, loading it if necessary; never creates it.
 
         Raises:
-            ElsewhereError: another broker has it.
+            ElsewhereError: another broker owns it.
             TopicNotFoundError: it does not exist.
             RequestError: it cannot be loaded now.
         """
@@ -92,11 +93,12 @@ class HttpContext:
         return await self.topics.get(name, may_create=False)
 
     async def check_owner(self, name: TopicName) -> None:
-        """Return if this broker is the owner, which it may become now if it was chosen.
+        """Return if this broker owns the topic; if it was chosen as the owner, it may become so
+        now.
 
         Raises:
-            ElsewhereError: another broker is, or chooses who is.
-            RequestError: that cannot be told now.
+            ElsewhereError: another broker is the owner, or chooses the owner.
+            RequestError: the owner cannot be determined now.
         """
         is_chosen = IS_AUTHORITATIVE.get()
         owner = await self.admin.owner_of(name, is_authoritative=is_chosen, listener="")
@@ -104,7 +106,8 @@ class HttpContext:
             raise ElsewhereError.at(owner)
 
     async def bundle(self, tenant: str, namespace: str, bundle: str) -> BundleId:
-        """A bundle out of a path, in a namespace that exists; it may not be one of its layout.
+        """Return the bundle named by a path, in a namespace that exists; its layout may lack the
+        bundle.
 
         Raises:
             TopicNotFoundError, BundleError

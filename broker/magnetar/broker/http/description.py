@@ -1,11 +1,11 @@
-"""The description of the HTTP interface, OpenAPI 3.1, and the page that shows it.
+"""The OpenAPI 3.1 description of the HTTP interface, and the page that shows it.
 
-What every route may answer besides its own is written in afterwards: it is the same for all, and as
-models of FastAPI it would double the time that a broker takes to start. The description is made
-once, in a thread, when somebody asks: it takes longer than a broker's loop may stand still.
+The answers that all routes share are added afterwards; as models of FastAPI they would double the
+time that a broker takes to start. The description is built once, in a thread, at its first request:
+it takes longer than the event loop may be blocked.
 
-The page is one file without anything from elsewhere: a broker's network may have no way out, and a
-page with another site's scripts could ask the broker in the name of whoever looks at it.
+The page is one file without external parts. A broker's network may have no way out, and scripts of
+another site could send requests to the broker in the visitor's name.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ _REFUSALS = {
     "422": "The topic has more partitions already, or the number is too large",
     "503": "This cannot be done now: try again",
 }
-# They are answered before FastAPI is asked, or even there (`http/app.py`).
+# Answered before FastAPI is reached, or even loaded (`http/app.py`).
 _PROBES = {
     "/health": {
         "get": {
@@ -188,7 +188,7 @@ _REFUSAL = {
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The whole description."""
+    """Return the whole description."""
     found = get_openapi(title=app.title, version=app.version, summary=_SUMMARY, routes=app.routes)
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     schemas |= {"Refusal": _REFUSAL, "Health": _HEALTH}
@@ -212,7 +212,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_path_parameters(operation: dict[str, Any], path: str) -> None:
-    """Describe the path parameters that the route reads itself."""
+    """Describe the path parameters that a route reads itself."""
     known = operation.setdefault("parameters", [])
     described = {each["name"] for each in known if each["in"] == "path"}
     for name in _PARAMETER.findall(path):
@@ -222,12 +222,12 @@ def _add_path_parameters(operation: dict[str, Any], path: str) -> None:
 
 
 def _operation_id(verb: str, path: str) -> str:
-    """One of its own for each route: the names of functions are not."""
+    """Return an operation id that is unique per route; names of functions are not unique."""
     return verb + "".join(each if each.isalnum() else "_" for each in path)
 
 
 def add_description(app: FastAPI) -> None:
-    """Serve it at /openapi.json, and as a page at /docs."""
+    """Serve the description at /openapi.json, and as a page at /docs."""
     made: list[bytes] = []
     making = asyncio.Lock()
 

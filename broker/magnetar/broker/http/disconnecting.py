@@ -1,13 +1,13 @@
-"""Disconnecting single clients of a topic over HTTP. Beyond Pulsar's interface.
+"""Disconnecting single clients of a topic over HTTP. Not in Pulsar's interface.
 
-A consumer or producer is named by what statistics show of it: its name, its address, or both. The
-broker closes every one that fits, with CLOSE_CONSUMER or CLOSE_PRODUCER of the protocol. Clients
-answer that by reconnecting after a moment: a disconnect moves work on, it keeps nobody out. What a
-consumer had not acknowledged is delivered again, to whoever is there; what a producer had no
-receipt for, its client sends again.
+A request names a consumer or producer as statistics show it: by name, address, or both. The broker
+closes every match, with CLOSE_CONSUMER or CLOSE_PRODUCER of the protocol. Clients then reconnect
+after a moment: a disconnect moves work to others, but keeps no client out. The consumer's
+unacknowledged messages are delivered again, to the consumers that are connected. The producer's
+client sends again what it had no receipt for.
 
-Of a partitioned topic, each partition is asked at its owner. Nothing is loaded for a request: a
-topic at rest has no clients.
+For a partitioned topic, the owner of each partition is asked. A request loads no topic: a topic
+that is not loaded has no clients.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ Part = Annotated[
 
 
 class ConsumerClient(RequestBody):
-    """A consumer, as statistics show it. A name or an address that is empty fits everybody."""
+    """A consumer, as statistics show it. An empty name or address matches all."""
 
     subscription: Name
     consumer: Name = ""
@@ -48,14 +48,14 @@ class ConsumerClient(RequestBody):
 
 
 class ProducerClient(RequestBody):
-    """A producer, as statistics show it. A name or an address that is empty fits everybody."""
+    """A producer, as statistics show it. An empty name or address matches all."""
 
     producer: Name = ""
     address: Name = ""
 
 
 class Disconnected(BaseModel):
-    """How many clients were disconnected."""
+    """Number of clients that were disconnected."""
 
     disconnected: int
 
@@ -76,7 +76,7 @@ class _Disconnecting:
         client: ConsumerClient,
         part: Part = False,
     ) -> Disconnected:
-        """Disconnect a consumer of a subscription; its client reconnects. 404: there is none."""
+        """Disconnect a consumer of a subscription; its client reconnects. 404 if there is none."""
         what = _described("consumer", client.consumer, client.address)
 
         def close(there: Topic) -> int:
@@ -97,7 +97,7 @@ class _Disconnecting:
         client: ProducerClient,
         part: Part = False,
     ) -> Disconnected:
-        """Disconnect a producer of a topic; its client reconnects. 404: there is none."""
+        """Disconnect a producer of a topic; its client reconnects. 404 if there is none."""
         what = _described("producer", client.producer, client.address)
 
         def close(there: Topic) -> int:
@@ -143,7 +143,7 @@ class _Disconnecting:
 
 
 def _count_in(answer: object) -> int:
-    """Return the number of clients out of our own answer, or that of another broker."""
+    """Return the number of clients in the answer of this broker or of another one."""
     if isinstance(answer, int):
         return answer
     count = answer.get("disconnected", 0) if isinstance(answer, dict) else 0
@@ -151,9 +151,10 @@ def _count_in(answer: object) -> int:
 
 
 def _described(kind: str, name: str, address: str) -> str:
-    """
+    """Return a description of the clients to disconnect.
+
     Raises:
-        HttpRefusal: 412, everybody would fit.
+        HttpRefusal: 412, neither name nor address is given, so all clients would match.
     """
     if not name and not address:
         raise HttpRefusal(412, f"give the name of the {kind}, its address, or both")
@@ -162,9 +163,10 @@ def _described(kind: str, name: str, address: str) -> str:
 
 
 def _told(count: int, what: str, topic: TopicName, *, part: bool) -> Disconnected:
-    """
+    """Log a disconnect and return the answer.
+
     Raises:
-        NotThereError: nobody was disconnected, and this is not about one of several partitions.
+        NotThereError: no client matched, and the request is not for one of several partitions.
     """
     if count:
         _log.info("clients_disconnected", topic=str(topic), what=what, count=count)
@@ -174,7 +176,7 @@ def _told(count: int, what: str, topic: TopicName, *, part: bool) -> Disconnecte
 
 
 def disconnecting_router(context: HttpContext) -> APIRouter:
-    """The routes that disconnect consumers and producers of a topic."""
+    """Return the routes that disconnect consumers and producers of a topic."""
     router = late_router(tags=["topics"])
     routes = _Disconnecting(context)
     router.post(f"{_TOPIC}/consumers/disconnect", summary="Disconnect a consumer")(routes.consumers)

@@ -1,4 +1,5 @@
-"""One request about a topic or each of its partitions: at the owner of each, here or elsewhere."""
+"""Carry out a request about a topic, or about each of its partitions, at the owner: here or
+elsewhere."""
 
 import asyncio
 import json
@@ -18,7 +19,8 @@ from magnetar.sdk.wire import TopicName
 
 _AT_ONCE = 16
 _HOPS_MAX = 4
-"""To the leader, to the broker that it chooses, and once more if that has just changed."""
+"""Redirects to follow: to the leader, to the broker that it chooses, and more if that just
+changed."""
 
 T = TypeVar("T")
 
@@ -37,16 +39,21 @@ async def on_each(
 ) -> list[T | JsonValue]:
     """Do `work` on the topics of this broker, and send the request for the others to their owners.
 
-    `work` raises ElsewhereError if the topic is another broker's. `action`: what follows the topic
-    in the path, without a slash before it, perhaps with a query; "": nothing. `may_be_missing`: a
-    topic that does not exist is as good as done. `completes`: so is a conflict (409), as long as
-    there is none for some other topic: an earlier attempt did not come to its end. `body`: of the
-    request; None: it has none. `root`: what comes before the topic in the path. Returns what each
-    has answered, in the order of the topics; the JSON value from other brokers, and None of those
-    that are as good as done.
+    Args:
+        work: raises ElsewhereError if another broker owns the topic.
+        action: the part of the path after the topic, without a leading slash, perhaps with a query;
+            may be empty.
+        may_be_missing: a topic that does not exist counts as done.
+        completes: a conflict (409) counts as done, unless all topics have one: an earlier attempt
+            was left unfinished.
+        body: body of the request; None for none.
+        root: the part of the path before the topic.
+
+    Returns the results in the order of the topics: those of `work`, JSON values from other brokers,
+    and None for topics that count as done.
 
     Raises:
-        RequestError, HttpRefusal: all were tried; this is the first that failed.
+        RequestError, HttpRefusal: the first failure, after all topics were tried.
     """
     limit = asyncio.Semaphore(_AT_ONCE)
     content = b"" if body is None else json.dumps(body).encode()
@@ -86,11 +93,11 @@ def _is_conflict(result: object) -> bool:
 async def ask_elsewhere(
     admin: Admin, elsewhere: ElsewhereError, method: str, path: str, body: bytes = b""
 ) -> Answer:
-    """What the broker that has to be asked answers; what nobody has yet, the leader gives away
-    first, and it may be anybody's then.
+    """Send a request to the responsible broker, follow redirects, and return the answer. The leader
+    first assigns a topic without an owner, perhaps to this broker.
 
     Raises:
-        BrokerMetadataError: nothing, or they send each other on.
+        BrokerMetadataError: no answer came, or the brokers redirect each other.
     """
     separator = "&" if "?" in path else "?"
     flag = str(elsewhere.is_authoritative).lower()
@@ -124,7 +131,7 @@ def _value_of(status: int, body: bytes) -> JsonValue:
 
 
 class TopicWork:
-    """What routes about the data of topics share."""
+    """Operations on topics that several routers share."""
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
@@ -139,14 +146,15 @@ class TopicWork:
         *,
         creates: bool = False,
     ) -> list[T | JsonValue]:
-        """Do the work on a topic, or on each of its partitions at its owner.
+        """Do `work` on a topic, or on each of its partitions at its owner.
 
-        `method`, `action`, `body`: the request that has another broker do it, see `on_each`.
-        `creates`: the topic may appear, if its namespace lets it; and what the work makes may be
-        there in some of the partitions.
+        Args:
+            method, action, body: the request that makes another broker do it; see `on_each`.
+            creates: the topic may be created, if its namespace allows that; and some partitions may
+                already have what `work` creates.
 
         Raises:
-            ElsewhereError: it is not partitioned, and another broker has it.
+            ElsewhereError: the topic is not partitioned, and another broker owns it.
             TopicNotFoundError, RequestError
         """
         context = self._context
@@ -168,7 +176,7 @@ class TopicWork:
         )
 
     async def partitions(self, name: TopicName) -> list[TopicName] | None:
-        """Return the partitions of a partitioned topic; None: the topic is not partitioned.
+        """Return the partitions of a partitioned topic; None if the topic is not partitioned.
 
         Raises:
             BrokerMetadataError
@@ -181,10 +189,11 @@ class TopicWork:
     async def single(
         self, tenant: str, namespace: str, topic: str, what: str, domain: str = "persistent"
     ) -> Topic:
-        """A topic of this broker that is not partitioned, for `what`, as in "a reset".
+        """Return a topic of this broker that is not partitioned. `what` names the operation, as in
+        "a reset".
 
         Raises:
-            HttpRefusal: 405, it is partitioned.
+            HttpRefusal: 405, the topic is partitioned.
             ElsewhereError, TopicNotFoundError, RequestError
         """
         name = await self._context.topic(domain, tenant, namespace, topic)

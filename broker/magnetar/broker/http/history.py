@@ -1,7 +1,7 @@
-"""Rates and backlogs of the last hour over HTTP, for plots. Beyond Pulsar's interface.
+"""Rates and backlogs of the last hour over HTTP, for plots. Not in Pulsar's interface.
 
-A topic is asked about at its owner, which has sampled it; of a partitioned topic, the points of all
-partitions are added up. What is kept, and how much of it: `metrics/history.py`.
+A topic's history comes from its owner, which has sampled it. For a partitioned topic, the points of
+all partitions are summed. `metrics/history.py` says what is kept, and for how long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from magnetar.sdk.wire import TopicName
 
 
 class _Histories:
-    """Routes of what a broker has kept."""
+    """Routes of the history that this broker keeps."""
 
     def __init__(self, context: HttpContext, history: History[TopicName], domain: str = "") -> None:
         self._context = context
@@ -27,11 +27,12 @@ class _Histories:
         self._work = TopicWork(context)
 
     async def broker(self) -> dict[str, Any]:
-        """Of all topics of this broker together."""
+        """Return the history of all topics of this broker together."""
         return self._history.whole().shown()
 
     async def topic(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
-        """Of a topic. Nothing is loaded for it: a topic at rest has no points."""
+        """Return the history of a topic. The request does not load it: a topic that is not loaded
+        has no points."""
         name = await self._context.topic(self._domain, tenant, namespace, topic)
 
         async def one(part: TopicName) -> dict[str, Any]:
@@ -52,7 +53,7 @@ class _Histories:
 
 
 def added(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums of several plots, whose last points count as of one time."""
+    """Sum several plots; their last points count as simultaneous."""
     if not parts:
         return {"endedMs": 0, "intervalMs": 0, "points": {}, "isLeftOut": False}
     points: dict[str, list[float]] = {}
@@ -73,7 +74,7 @@ def added(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def history_router(context: HttpContext, history: History[TopicName]) -> APIRouter:
-    """The routes of the last hour."""
+    """Return the routes of the last hour."""
     router = late_router(tags=["overview"])
     router.get("/magnetar/v1/history", summary="Rates of this broker in the last hour")(
         _Histories(context, history).broker

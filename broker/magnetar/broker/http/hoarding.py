@@ -1,7 +1,7 @@
-"""Consumers that hoard: they take messages and acknowledge none. Pure.
+"""Detect consumers that hoard: they take messages and acknowledge none. Pure.
 
 A consumer with a large receiver queue that hangs holds thousands of messages long before any limit
-stops it. On a Key_Shared subscription nobody else gets those keys meanwhile.
+stops it. On a Key_Shared subscription, no other consumer gets their keys meanwhile.
 """
 
 from typing import Final
@@ -10,18 +10,18 @@ from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.subscription import Subscription
 
 HOARDING_MESSAGES_MIN: Final = 100
-"""With fewer unacknowledged messages than this, a consumer may just take its time for them."""
+"""Unacknowledged messages from which a consumer may hoard; with fewer, it may just be slow."""
 HOARDING_AFTER_MS: Final = 60_000
-"""A consumer that has acknowledged nothing for so long hoards what it holds."""
+"""Time without an acknowledgement, in ms, after which a consumer hoards."""
 
 
 def hoarders_of(subscription: Subscription, now_ms: int) -> list[Consumer]:
-    """The consumers of a subscription that hoard, see `is_hoarding`."""
+    """Return the consumers of a subscription that hoard; see `is_hoarding`."""
     return [each for each in subscription.consumers if is_hoarding(each, now_ms)]
 
 
 def is_hoarding(consumer: Consumer, now_ms: int) -> bool:
-    """Whether a consumer holds many messages, and has acknowledged none of them for a minute.
+    """Whether a consumer holds many messages, and has acknowledged none for a minute.
 
     Args:
         now_ms: wall clock.

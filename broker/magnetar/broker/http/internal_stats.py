@@ -1,4 +1,4 @@
-"""How a topic is stored: its ledgers and cursors, as Pulsar's tools read them. Pure.
+"""Storage of a topic, its ledgers and cursors, in the shape of Pulsar's tools. Pure.
 
 Source: HTTP sheet, section 9.6 and 9.2 (ManagedLedgerInfo).
 """
@@ -21,19 +21,19 @@ from magnetar.ledger.position import EARLIEST, Position
 Stats = dict[str, Any]
 
 RANGES_MAX = 1000
-"""Ranges of individually acknowledged entries that are shown of a cursor."""
+"""Ranges of individually acknowledged entries that are shown per cursor, at most."""
 
 
 INTERNAL_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "underReplicated": (False, "`magnetar admin recovery` tells which ledgers lack copies"),
 }
-"""Fields that never change: the value, and why."""
+"""Constant fields: the value, and why."""
 
 INTERNAL_ABSENT: Final[Mapping[str, str]] = {
     "lastLedgerCreationFailureTimestamp": "a failure is logged, and tried again",
     "metadata": "the metadata of ledgers is the bookies' own: `magnetar ledger show` tells it",
 }
-"""Fields of Pulsar's that are not there, and why."""
+"""Fields of Pulsar that are left out, and why."""
 
 _CONSTANTS: Final = {name: value for name, (value, _) in INTERNAL_CONSTANTS.items()}
 _NO_LEDGER: Final[Stats] = {
@@ -46,7 +46,8 @@ _NO_LEDGER: Final[Stats] = {
 
 
 def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) -> Stats:
-    """Return how one topic is stored. `schema_ledgers`: those of the definitions of its schema."""
+    """Return the storage of one topic. `schema_ledgers`: ledgers of the definitions of its
+    schema."""
     log = topic.log
     ledgers = list(log.ledgers)
     current = ledgers[-1] if ledgers and not ledgers[-1].is_closed else None
@@ -77,9 +78,10 @@ def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) ->
             name: _cursor(topic, each) for name, each in topic.subscriptions.items() if each.is_open
         },
         "compactedLedger": _compacted(topic),
-        # Beyond Pulsar, like the next one: entries are batches of so many messages in the mean.
+        # Not in Pulsar: with entriesAddedCounter, it gives the mean number of messages per entry.
         "messagesAddedCounter": topic.line.messages_in,
-        # Tells a reader of the ledgers whether one went that it has not read.
+        # Not in Pulsar: tells readers of the ledgers whether a ledger that they have not read is
+        # gone.
         "removedThrough": getattr(log, "removed_through", -1),
         **_transactions(topic),
         **_object_stores(topic),
@@ -87,15 +89,16 @@ def topic_internal_stats(topic: Topic, *, schema_ledgers: Iterable[int] = ()) ->
 
 
 def _object_stores(topic: Topic) -> Stats:
-    """Beyond Pulsar: where the objects are that ledgers name, for readers of the objects."""
+    """Return the object stores that the topic's ledgers name, for readers of the objects. Not in
+    Pulsar."""
     offloading = topic.find(Offload)
     stores = offloading.stores() if offloading is not None else {}
     return {"objectStores": stores} if stores else {}
 
 
 def _transactions(topic: Topic) -> Stats:
-    """Beyond Pulsar: what readers of the ledgers themselves must know of a topic's transactions:
-    how far they may read, and by ledger which entries are there for nobody (`PositionSet.dump`)."""
+    """Return what readers of the ledgers must know of a topic's transactions: how far they may
+    read, and the entries of aborted ones by ledger (`PositionSet.dump`). Not in Pulsar."""
     buffer = state_of(topic)
     if buffer is None:
         return {}
@@ -110,7 +113,7 @@ def _state(topic: Topic, current: LogLedger | None) -> str:
 
 
 def _ledger(topic: Topic, ledger: LogLedger, finding: Finding | None, *, is_open: bool) -> Stats:
-    """The one that is written is shown without what is in it."""
+    """Return one ledger. The open one is shown as empty."""
     return {
         "ledgerId": ledger.ledger_id,
         "entries": 0 if is_open else ledger.entries,
@@ -122,8 +125,8 @@ def _ledger(topic: Topic, ledger: LogLedger, finding: Finding | None, *, is_open
 
 
 def _object(topic: Topic, ledger: LogLedger, finding: Finding | None) -> Stats:
-    """Beyond Pulsar: where the ledger is in an object store, and whether bookies have it, too; and
-    what is wrong with the object, if it was not whole when it was read back."""
+    """Return where the ledger is in an object store, and whether bookies still have it; also what
+    is wrong with the object, if it was not whole when it was read back. Not in Pulsar."""
     log = topic.log
     if ledger.object is None or not isinstance(log, ManagedLog):
         return {}
@@ -180,7 +183,7 @@ def _cursor(topic: Topic, subscription: Subscription) -> Stats:
 
 
 def topic_info(topic: Topic) -> Stats:
-    """What is stored of a topic in the metadata."""
+    """Return what the metadata store has of a topic."""
     shown: Stats = {
         "version": -1,
         "creationDate": "",
@@ -227,7 +230,7 @@ def _cursor_info(cursor: Cursor) -> Stats:
 
 
 def offline_backlog(topic: Topic, *, broker: str, now_ms: int) -> Stats:
-    """What lies behind the cursors of a topic, whoever is connected."""
+    """Return the backlogs of a topic's durable cursors, whether or not clients are connected."""
     ledgers = list(topic.log.ledgers)
     last = topic.log.last_confirmed
     cursors = {
@@ -273,7 +276,7 @@ def _position(position: Position) -> Stats:
 
 
 def _ranges(ranges: Sequence[AckRange]) -> str:
-    """As Pulsar writes ranges: the lower end is outside, the upper one inside."""
+    """Format ranges as Pulsar does: the lower end is excluded, the upper end included."""
     inside = ",".join(
         f"({ledger_id}:{first - 1}..{ledger_id}:{last}]" for ledger_id, first, last in ranges
     )

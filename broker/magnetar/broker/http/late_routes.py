@@ -1,10 +1,10 @@
-"""Routes that are made in full when the first request for them comes.
+"""Routes that are built in full at their first request.
 
-FastAPI looks at the parameters of a route, and makes validators for them, when the route is
-declared: for hundreds of routes that takes half a second of processor time, and a broker is asked
-for a few of them. A late route knows its path and its methods, by which requests are matched; the
-first request that it is for pays for the rest, a millisecond or two. The description of the
-interface needs all of them, and makes them in its thread.
+FastAPI inspects a route's parameters and makes validators for them when the route is declared. For
+hundreds of routes that takes half a second of processor time, and a broker uses only a few of them.
+A late route knows its path and its methods, which match requests. Its first request pays for the
+rest, a millisecond or two. The description of the interface needs all routes, and builds them in
+its thread.
 """
 
 import threading
@@ -16,11 +16,11 @@ from fastapi.routing import APIRoute
 from starlette.routing import compile_path
 
 _making = threading.RLock()
-"""A request and the description may need the same route at the same time."""
+"""Lock for building: a request and the description may need the same route at the same time."""
 
 
 class _LateRoute(APIRoute):
-    """Looks like the whole route: what is asked for first and is missing makes it."""
+    """A route that is built in full when an attribute that it lacks is first read."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self.path = path
@@ -30,10 +30,10 @@ class _LateRoute(APIRoute):
         self.late_options: dict[str, Any] | None = options
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not there.
+        """Build the route, and return an attribute that was missing before.
 
         Raises:
-            AttributeError: nor is it when the route is whole.
+            AttributeError: the whole route lacks it, too.
         """
         with _making:
             options = self.__dict__.get("late_options")
@@ -47,13 +47,13 @@ class _LateRoute(APIRoute):
 
 
 def late_router(**options: Any) -> APIRouter:
-    """A router whose routes are late, for `add_late`."""
+    """Return a router whose routes are late, for `add_late`."""
     return APIRouter(route_class=_LateRoute, **options)
 
 
 def add_late(app: FastAPI, router: APIRouter, dependencies: Sequence[params.Depends]) -> None:
-    """Include a router's late routes without making them. `app.include_router` would make them all
-    at the first request for one of them. `dependencies` come before those of the routes."""
+    """Include a router's late routes without building them. `app.include_router` would build them
+    all at the first request for one of them. `dependencies` run before those of the routes."""
     for route in router.routes:
         assert isinstance(route, _LateRoute)
         assert route.late_options is not None

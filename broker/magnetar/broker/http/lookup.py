@@ -1,4 +1,5 @@
-"""Lookup over HTTP: where a client of a topic connects. Source: HTTP sheet, section 2."""
+"""Lookup over HTTP: the broker to which a topic's clients connect. Source: HTTP sheet, section
+2."""
 
 from typing import Annotated
 
@@ -24,16 +25,16 @@ class LookupData(BaseModel):
 
     broker_url: str = Field(serialization_alias="brokerUrl")
     broker_url_tls: str = Field(default="", serialization_alias="brokerUrlTls")
-    """Empty, and not left out as empty fields are elsewhere: the C++ client takes an answer without
-    it for malformed, and dies of it."""
+    """URL over TLS. Sent even if empty, unlike other empty fields: the C++ client takes an answer
+    without it for malformed, and crashes."""
     http_url: str = Field(serialization_alias="httpUrl")
     http_url_tls: str = Field(default="", serialization_alias="httpUrlTls")
     native_url: str = Field(serialization_alias="nativeUrl")
-    """What brokerUrl was called once."""
+    """Former name of `brokerUrl`."""
 
 
 def lookup_router(context: HttpContext) -> APIRouter:
-    """The routes below /lookup/v2/topic."""
+    """Return the routes below /lookup/v2/topic."""
     router = late_router(prefix="/lookup/v2/topic", tags=["lookup"])
 
     @router.get("/{domain}/{tenant}/{namespace}/{topic}")
@@ -46,7 +47,8 @@ def lookup_router(context: HttpContext) -> APIRouter:
         listener_name: ListenerQuery = "",
         listener_header: ListenerHeader = "",
     ) -> LookupData:
-        """The owner of a topic, which is assigned now if there was none. 307: ask there."""
+        """Return the owner of a topic; assign one if there is none. 307 to a broker that can
+        answer."""
         name = await context.topic(domain, tenant, namespace, topic)
         owner = await context.admin.owner_of(
             name, is_authoritative=authoritative, listener=listener_name or listener_header
@@ -63,7 +65,7 @@ def lookup_router(context: HttpContext) -> APIRouter:
 
     @router.get("/{domain}/{tenant}/{namespace}/{topic}/bundle")
     async def bundle(domain: str, tenant: str, namespace: str, topic: str) -> PlainTextResponse:
-        """The bundle of a topic, as 0x00000000_0x40000000."""
+        """Return the bundle of a topic, as 0x00000000_0x40000000."""
         name = await context.topic(domain, tenant, namespace, topic)
         layout = await context.admin.layouts.layout_of(name.namespace_name)
         return PlainTextResponse(layout.bundle_of(name).name)

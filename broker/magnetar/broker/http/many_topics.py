@@ -1,9 +1,10 @@
-"""Many topics in one request, for those who read thousands of them. Beyond Pulsar's interface.
+"""Operations on many topics in one request, for clients that read thousands. Not in Pulsar's
+interface.
 
-A request costs the broker more than what most of them ask for: a query over a thousand topics that
-asks for each of them alone takes seconds. Each topic is answered for itself: one that is refused
-spoils no other, and rights are checked topic by topic. Nothing is asked of other brokers: their
-topics come back in `elsewhere`, with the address to ask, as a redirect would name it.
+The overhead of a request exceeds the work for most topics: a query over a thousand topics that asks
+for each of them separately takes seconds. Each topic is answered separately: a refusal affects only
+its topic, and rights are checked topic by topic. Other brokers are not asked: their topics are
+returned in `elsewhere`, with the address to ask, as a redirect would name it.
 """
 
 import asyncio
@@ -44,10 +45,10 @@ TOPICS_MAX = 1_000
 
 READ_HOLD_S_MAX = 24 * 3_600
 _AT_ONCE = 32
-"""Topics of a request that are worked on at the same time."""
+"""Topics of a request that are handled concurrently."""
 
 _UNFINISHED_MS_MAX = 60_000
-"""How long the rest of a message in chunks is waited for; consumers wait as long by default."""
+"""Longest wait, in ms, for the rest of a message in chunks. Consumers wait as long by default."""
 
 Check = Callable[[Request, Action, Resource], Awaitable[None]]
 Answer = dict[str, Any]
@@ -55,51 +56,52 @@ T = TypeVar("T")
 
 
 class TopicNames(RequestBody):
-    """Full names of topics, or of partitions."""
+    """Full names of topics or partitions."""
 
     topics: list[str] = Field(max_length=TOPICS_MAX)
 
 
 class StorageQuestion(TopicNames):
-    """Of which topics somebody wants to know how they are stored, to read them."""
+    """Request for the storage of topics, from a client that is about to read them."""
 
     read_hold_s: WholeNumber = Field(default=0, alias="readHoldS", ge=0, le=READ_HOLD_S_MAX)
-    """So long the topics count as used, although whoever reads them does not connect."""
+    """Seconds for which the topics count as used, although their reader does not connect."""
     counts_messages: Flag = Field(default=False, alias="countsMessages")
-    """Tell of how many messages the last entry is, where nothing was published since the topic was
-    loaded: a reader that limits messages has no other mean then."""
+    """Whether to count the messages of the last entry if nothing was published since the topic was
+    loaded. A reader that limits messages has no other mean then."""
 
 
 class TimeQuestion(TopicNames):
-    """Question for the first message of each topic since a time."""
+    """Request for the first message of each topic since a time."""
 
     time_ms: WholeNumber = Field(alias="timeMs")
     """Milliseconds since 1970."""
 
 
 class HoldAction(StrEnum):
-    """What is to be done with a subscription."""
+    """Operation on a subscription."""
 
     HOLD = "hold"
-    """Make it, or move it if it is there."""
+    """Create it, or move it if it exists."""
     MOVE = "move"
-    """Move it if it is there."""
+    """Move it if it exists."""
     DELETE = "delete"
 
 
 class Holds(RequestBody):
-    """One subscription of each of these topics."""
+    """One subscription in each of several topics."""
 
     subscription: str
     action: HoldAction
     topics: dict[str, ResetCursorData | None] = Field(max_length=TOPICS_MAX)
-    """Where it is to go on; null for those that are deleted."""
+    """Position to continue at, by topic; null for a subscription to delete."""
     spares_unfinished: Flag = Field(default=False, alias="sparesUnfinished")
-    """Do not move over the beginning of a message in chunks whose end may still come."""
+    """Whether to refuse a move over the beginning of a message in chunks whose end may still
+    arrive."""
 
 
 class _ManyTopics:
-    """Routes that ask many topics at once."""
+    """Routes for requests about many topics."""
 
     def __init__(self, context: HttpContext, check: Check) -> None:
         self._context = context
@@ -107,24 +109,24 @@ class _ManyTopics:
         self._partitions_of = TopicWork(context).partitions
 
     async def internal_stats(self, request: Request, question: StorageQuestion) -> JSONResponse:
-        """Return `internalStats` of each topic; of a partitioned one only its number of partitions.
-        404 as well for a partition that its topic should have.
+        """Return `internalStats` of each topic; for a partitioned topic, only its number of
+        partitions. 404 also for a missing partition of an existing topic.
 
-        With `readHoldS` the topics count as used for so long, and are not deleted as inactive.
-        With `countsMessages`, `lastEntryMessages` of those whose counters are 0.
+        With `readHoldS`, the topics count as used for that time, and are not deleted as inactive.
+        With `countsMessages`, topics whose counters are 0 have `lastEntryMessages`.
         """
 
         async def one(name: TopicName) -> Answer:
             await self._check(request, Action.LOOKUP, Topic(name))
             await self._context.topics.check_namespace(name.namespace_name)
-            # What is served is certainly no partitioned topic, and there: most are.
+            # A topic that is served exists and is not partitioned; most are.
             if self._context.topics.served(name) is None:
                 every = await self._partitions_of(name) if name.partition_index < 0 else None
                 if every is not None:
                     return {"partitions": len(every)}
                 await self._context.check_owner(name)
-                # A partition that is not there is made by whoever asks for it; who reads makes
-                # none, and is told that what was in it is gone.
+                # A client's use would create a missing partition. A reader does not create it: the
+                # answer tells it that the data is gone.
                 if not await self._context.topics.exists(name):
                     raise TopicNotFoundError(f"Topic {name} not found")
             there = await self._context.served(name)
@@ -132,7 +134,7 @@ class _ManyTopics:
                 there.use.hold_for_reading(question.read_hold_s)
             stats = topic_internal_stats(there)
             if question.counts_messages and not stats["entriesAddedCounter"]:
-                # A mean to go by: without it, an entry counts as one message.
+                # A mean for the reader; without it, an entry counts as one message.
                 with suppress(BrokerPersistenceError):
                     stats["lastEntryMessages"] = await messages_of_last(there)
             return stats
@@ -145,7 +147,8 @@ class _ManyTopics:
         question: TopicNames,
         every: Annotated[bool, Query(alias="allVersions", description="Oldest first.")] = False,
     ) -> JSONResponse:
-        """A list for each topic: its newest schema, or all versions; empty if it has none."""
+        """Return a list for each topic: its newest schema, or all versions; empty if it has
+        none."""
 
         async def one(name: TopicName) -> list[Answer]:
             await self._check(request, Action.LOOKUP, Topic(name))
@@ -164,7 +167,8 @@ class _ManyTopics:
         )
 
     async def message_ids(self, request: Request, question: TimeQuestion) -> JSONResponse:
-        """The place behind the last message, of topics in which none is so young."""
+        """Return the first message of each topic since a time; the position after the last message
+        if all are older."""
 
         async def one(name: TopicName) -> Answer:
             await self._check(request, Action.CONSUME, Topic(name))
@@ -175,7 +179,7 @@ class _ManyTopics:
         return await _each(request, dict.fromkeys(question.topics), lambda name, _: one(name))
 
     async def subscriptions(self, request: Request, holds: Holds) -> JSONResponse:
-        """Make, move or delete the subscription of one name in each topic."""
+        """Create, move or delete the subscription with one name in each topic."""
 
         async def one(name: TopicName, place: ResetCursorData | None) -> Answer:
             await self._check(request, Action.CONSUME, Subscription(name, holds.subscription))
@@ -187,7 +191,7 @@ class _ManyTopics:
 
 
 def many_topics_router(context: HttpContext, check: Check) -> APIRouter:
-    """The routes below /magnetar/v1/topics. `check` refuses a role without the right."""
+    """Return the routes below /magnetar/v1/topics. `check` refuses a role without the right."""
     router = late_router(tags=["many topics"])
     routes = _ManyTopics(context, check)
     router.post("/magnetar/v1/topics/internalStats", summary="How many topics are stored")(
@@ -234,15 +238,15 @@ async def _hold(
 
 
 async def _is_unfinished(topic: ServedTopic, place: ResetCursorData, now_ms: int) -> bool:
-    """Whether the last entry before a place is a chunk whose message has not come to its end, and
-    may still do so."""
+    """Whether the last entry before a position is a chunk whose message is incomplete and may still
+    be completed."""
     if not place.is_excluded or place.entry_id < 0:
         return False
     try:
         entry = await entry_at(topic, Position(place.ledger_id, place.entry_id))
         metadata, _ = split_payload(entry)
     except (NotThereError, MalformedPayloadError):
-        return False  # Nothing that could be waited for.
+        return False  # Nothing that will be completed.
     is_chunk = metadata.chunk_id + 1 < metadata.num_chunks_from_msg
     return is_chunk and now_ms - metadata.publish_time < _UNFINISHED_MS_MAX
 
@@ -252,7 +256,7 @@ async def _each(
     topics: Mapping[str, T],
     work: Callable[[TopicName, T], Awaitable[object]],
 ) -> JSONResponse:
-    """Do the work for each topic; what came of it, by the names that were given."""
+    """Run `work` for each topic, and return the results by the given names."""
     limit = asyncio.Semaphore(_AT_ONCE)
     found: dict[str, object] = {}
     elsewhere: dict[str, Answer] = {}

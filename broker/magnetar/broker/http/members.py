@@ -1,8 +1,8 @@
-"""Servers that came and went, as this broker has noticed them: the last events of a cluster.
+"""Servers that came and went, as this broker has noticed: the last events of a cluster.
 
-A look compares the bookies and brokers that are registered now with those of the look before. A
-server that goes and comes back between two looks leaves no trace. The list is bounded, and gone
-with the process: the logs are the record.
+Each look compares the registered bookies and brokers with those of the last look. A server that
+goes and returns between two looks leaves no trace. The list is bounded and ends with the process;
+the logs are the durable record.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from magnetar.broker.http.view import BrokerView
 
 LOOK_EVERY_S: Final = 2.0
-"""A server that was away for less may be missed. A look compares two maps in memory."""
+"""Seconds between looks; shorter absences may be missed. A look compares two maps in memory."""
 EVENTS_MAX: Final = 100
-"""Older events are forgotten."""
+"""Events that are kept; older ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class MemberEvent:
     """One change of one server."""
 
     at_ms: int
-    """When it was noticed."""
+    """Time at which the change was noticed, since the epoch."""
     kind: str
     """`bookie` or `broker`."""
     name: str
@@ -33,19 +33,19 @@ class MemberEvent:
 
 
 class Members:
-    """Compares looks; `look` once per interval."""
+    """Events from successive looks; call `look` once per interval."""
 
     def __init__(self) -> None:
         self._before: dict[str, Mapping[str, str]] = {}
         self._events: deque[MemberEvent] = deque(maxlen=EVENTS_MAX)
 
     def look(self, kind: str, states: Mapping[str, str], now_ms: int) -> None:
-        """Note what has changed of the servers of one kind. `states`: in words, by name; those that
-        are not named are gone."""
+        """Record the changes of the servers of one kind. `states` holds a word for the state of
+        each server; servers that are not in it are gone."""
         before = self._before.get(kind)
         self._before[kind] = dict(states)
         if before is None:
-            return  # The first look finds what there is, and nothing that happened.
+            return  # The first look has nothing to compare with.
         for name in sorted(before.keys() | states.keys()):
             was, now = before.get(name), states.get(name)
             if was == now:
@@ -59,12 +59,12 @@ class Members:
             self._events.appendleft(MemberEvent(now_ms, kind, name, text))
 
     def shown(self) -> list[dict[str, Any]]:
-        """The events as JSON, newest first."""
+        """Return the events as JSON, newest first."""
         return [asdict(each) for each in self._events]
 
 
 class MembersWatch:
-    """Looks at the servers of a broker's cluster from `start` to `stop`."""
+    """Looks at the servers of a broker's cluster, from `start` to `stop`."""
 
     def __init__(self, broker: "BrokerView") -> None:
         self.members = Members()
@@ -72,12 +72,12 @@ class MembersWatch:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start to look periodically."""
         assert self._running is None, "it looks already"
         self._running = asyncio.get_running_loop().create_task(self._run(), name="members-watch")
 
     async def stop(self) -> None:
-        """Look no longer."""
+        """Stop looking."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])

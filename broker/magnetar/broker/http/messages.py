@@ -1,6 +1,6 @@
-"""Single messages of topics over HTTP, and where they are. Source: HTTP sheet, section 9.2.
+"""Single messages of topics over HTTP, and their positions. Source: HTTP sheet, section 9.2.
 
-All of it is for one topic or one partition: of a partitioned topic it is refused with 405.
+All routes are for a single topic or partition; for a partitioned topic they answer 405.
 """
 
 from typing import Annotated, Any, Literal
@@ -40,19 +40,19 @@ _ID_MAX = (1 << 63) - 1
 
 
 class LastMessageId(MessageId):
-    """The last message of a topic; with its place in a batch, if it is in one."""
+    """Id of the last message of a topic, with its index in a batch, if it is in one."""
 
     batchIndex: WholeNumber | None = None
 
 
 class IndexedMessageId(MessageId):
-    """The message with an index; with its place in a batch, if it is in one."""
+    """Id of the message with an index, with its index in a batch, if it is in one."""
 
     batchIndex: WholeNumber | None = None
 
 
 class PlaceOfMessage(RequestBody):
-    """A message, as clients name it."""
+    """Id of a message, as clients name it."""
 
     ledgerId: WholeNumber = Field(ge=-1, le=_ID_MAX)
     entryId: WholeNumber = Field(ge=-1, le=_ID_MAX)
@@ -81,7 +81,7 @@ class _Messages:
         )
 
     async def last_message_id(self, tenant: str, namespace: str, topic: str) -> LastMessageId:
-        """`entryId` -1: it is empty."""
+        """Return the id of the last message. `entryId` is -1 if the topic is empty."""
         there = await self._single(tenant, namespace, topic, "the last message")
         position, index = await last_message(there)
         return LastMessageId(
@@ -91,15 +91,16 @@ class _Messages:
     async def message_id_at(
         self, tenant: str, namespace: str, topic: str, timestamp: int
     ) -> MessageId:
-        """In ms since 1970. The place behind the last message, if none is so young."""
+        """Return the id of the first message since a time in ms since 1970; the position after the
+        last message if all are older."""
         there = await self._single(tenant, namespace, topic, "the message of a time")
         return self._named(there, await first_at(there, timestamp))
 
     async def message_id_by_index(
         self, tenant: str, namespace: str, topic: str, index: int
     ) -> IndexedMessageId:
-        """If that message was trimmed away, the one that comes next. 404: it is not there yet. 412:
-        messages of the topic are stored without an index."""
+        """Return the id of the message with an index; the next one if that message was trimmed. 404
+        if it does not exist yet. 412 if the topic's messages are stored without an index."""
         there = await self._single(tenant, namespace, topic, "the message of an index")
         kept = there.find(MessageIndex)
         if kept is None or not kept.has_index:
@@ -125,7 +126,7 @@ class _Messages:
     async def message_by_id(
         self, tenant: str, namespace: str, topic: str, ledger_id: int, entry_id: int
     ) -> Response:
-        """Return the payload, with the metadata in headers. 404: no message has that id."""
+        """Return the payload, with the metadata in headers. 404 if no message has that id."""
         there = await self._single(tenant, namespace, topic, "a message by its id")
         position = Position(ledger_id, entry_id)
         return self._shown(there, position, await entry_at(there, position))
@@ -138,7 +139,8 @@ class _Messages:
         initialPosition: Literal["earliest", "latest"] = "latest",
         messagePosition: Annotated[int, Query(le=MESSAGE_POSITION_MAX)] = 1,
     ) -> Response:
-        """Counted in entries from 1, from the first or back from the last. 412: there are fewer."""
+        """Return the n-th entry, counted from 1, from the first or back from the last. 412 if there
+        are fewer."""
         there = await self._single(tenant, namespace, topic, "a message by its number")
         from_end = initialPosition == "latest"
         position, entry = await nth_entry(there, max(1, messagePosition), from_end=from_end)
@@ -147,15 +149,16 @@ class _Messages:
     async def peek(
         self, tenant: str, namespace: str, topic: str, sub: str, number: int
     ) -> Response:
-        """The n-th one, from 1, which stays where it is. 404: there are not so many.
+        """Return the n-th unacknowledged message, from 1, without a change of the subscription. 404
+        if there are fewer.
 
-        A subscription that there is not begins at the first message, as if it had subscribed: so
-        does Pulsar, and its tools look at a topic without consumers in this way.
+        A subscription that does not exist is created at the first message, as in Pulsar, whose
+        tools look at a topic without consumers in this way.
         """
         there = await self._single(tenant, namespace, topic, "peeking at messages")
         if number > 0 and not _has(there, sub):
             if not (await self._context.policies.of(there.name)).auto_subscription_creation:
-                subscription_of(there, sub)  # Raises what says that there is none.
+                subscription_of(there, sub)  # Raises the error for a missing subscription.
             await create_subscription(self._context.topics, there, sub, EARLIEST, {})
         subscription = backlog_of(there, sub)
         position = await nth_unacked(there, subscription, number) if number > 0 else None
@@ -171,7 +174,7 @@ class _Messages:
 
 
 def messages_router(context: HttpContext) -> APIRouter:
-    """Routes below /admin/v2/persistent."""
+    """Return the routes below /admin/v2/persistent."""
     router = late_router(tags=["messages"])
     routes = _Messages(context)
     router.get(

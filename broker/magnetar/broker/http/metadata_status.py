@@ -1,7 +1,7 @@
-"""How the metadata store does, as this broker sees it, over HTTP. Beyond Pulsar's interface.
+"""State of the metadata store, as this broker sees it, over HTTP. Not in Pulsar's interface.
 
-Nothing is asked for it: the broker tells how its own last calls went. Other brokers may see it
-otherwise; each has this page.
+The request does not ask the store: the broker reports on its own last calls. Other brokers may see
+the store differently; each has this page.
 """
 
 from typing import Final, Literal
@@ -20,13 +20,13 @@ class CallsView(BaseModel):
     """Calls of this broker. Times are of the last `kept` calls."""
 
     reads: int
-    """Since the start of the broker, as are `writes` and `failed`."""
+    """Reads since the start of the broker, as are `writes` and `failed`."""
     writes: int
     failed: int
-    """Calls without an answer in time, or whose outcome nobody knows."""
+    """Calls without an answer in time, or with an unknown outcome."""
     kept: int
     span_s: float
-    """The calls that are kept are from so many seconds."""
+    """Seconds over which the kept calls are spread."""
     last_ms: float
     median_ms: float
     p99_ms: float
@@ -40,11 +40,12 @@ class MetadataView(BaseModel):
     servers: str
     """Hosts and ports of ZooKeeper, or the file of an embedded store."""
     state: str
-    """`connected`; `suspended`: no contact; `expired`: the session is gone."""
+    """`connected`; `suspended` without contact; `expired` if the session is gone."""
     state_s: float | None = None
-    """For how long. None: the store does not tell, as with the next ones."""
+    """Seconds in this state. None if the store does not report it; then the next fields are not
+    reported either."""
     session_id: str = ""
-    """As ZooKeeper's servers write it into their logs."""
+    """Session id as in the logs of ZooKeeper's servers."""
     session_timeout_ms: int
     times_suspended: int | None = None
     times_expired: int | None = None
@@ -94,11 +95,12 @@ def _ms(seconds: float) -> float:
 
 
 def metadata_router(store: MetadataStore, url: str) -> APIRouter:
-    """The route of the metadata store. `url`: of the store, for operators."""
+    """Return the route of the metadata store. `url`: URL of the store, for operators."""
     router = late_router(tags=["brokers"])
 
     async def shown() -> MetadataView:
-        """State of the session, and times of the last calls, as this broker sees them."""
+        """Return the state of the session, and times of the last calls, as this broker sees
+        them."""
         return metadata_view(store, url)
 
     router.get("/magnetar/v1/metadata", summary="Metadata store, as this broker sees it")(shown)

@@ -1,4 +1,5 @@
-"""A whole namespace as Pulsar's JSON, and back. Pure. Source: HTTP sheet, 8.3 (Policies)."""
+"""Conversion between a whole namespace and Pulsar's JSON. Pure. Source: HTTP sheet, 8.3
+(Policies)."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -28,13 +29,14 @@ UNSET: Final[Mapping[str, Any]] = {
     "dispatcherPauseOnAckStatePersistentEnabled": False,
     "subscription_types_enabled": [],
 }
-"""What Pulsar shows of policies that are not set; the others it leaves out."""
+"""Values that Pulsar shows for policies that are not set; it leaves out the others."""
 
 
 def namespace_to_json(
     record: NamespaceRecord, cluster: str, boundaries: list[str]
 ) -> dict[str, Any]:
-    """A whole namespace. What is not set is left out, but for what Pulsar shows of it."""
+    """Return a whole namespace as JSON. Policies that are not set are left out, except those in
+    `UNSET`."""
     topics = {
         topic: {role: list(actions) for role, actions in roles.items()}
         for topic, roles in record.topic_permissions.items()
@@ -68,10 +70,10 @@ def namespace_to_json(
 
 
 def namespace_of_json(body: dict[str, Any], cluster: str) -> NamespaceRecord:
-    """A new namespace as it is asked for.
+    """Return the record of a new namespace from the body of its request.
 
     Raises:
-        HttpRefusal
+        HttpRefusal: a value is not valid.
     """
     clusters = shapes.CLUSTERS.parse_value(body.get("replication_clusters"))
     properties = shapes.PROPERTIES.parse_value(body.get("properties"))

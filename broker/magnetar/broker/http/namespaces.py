@@ -1,4 +1,4 @@
-"""Namespaces over HTTP: their bundles and topics, what was noted about them, their backlogs.
+"""Namespaces over HTTP: their bundles and topics, properties, resource groups and backlogs.
 
 Source: HTTP sheet, sections 8.1 and 4 (backlog-quota-check).
 """
@@ -37,14 +37,14 @@ DestinationQuery = Annotated[
 
 
 class BundlesData(BaseModel):
-    """How a namespace is cut."""
+    """Division of a namespace into bundles."""
 
     boundaries: list[str]
     numBundles: int
 
 
 class TopicHashPositions(BaseModel):
-    """Hashes of topics, by their names."""
+    """Hashes of topics, by name."""
 
     namespace: str
     bundle: str
@@ -52,7 +52,8 @@ class TopicHashPositions(BaseModel):
 
 
 class OwnedBundle(BaseModel):
-    """A bundle, who has it, and its load as that broker last told it; not a shape of Pulsar's."""
+    """A bundle with its owner, and the load that the owner last reported; not a shape of
+    Pulsar's."""
 
     bundle: str
     broker: str | None
@@ -66,7 +67,7 @@ class _Namespaces:
         self._context = context
 
     async def bundles(self, tenant: str, namespace: str) -> BundlesData:
-        """The boundaries of its bundles."""
+        """Return the boundaries of the namespace's bundles."""
         layout = await self._context.admin.layouts.layout_of(
             await self._context.namespace(tenant, namespace)
         )
@@ -81,7 +82,8 @@ class _Namespaces:
         mode: Literal["PERSISTENT", "NON_PERSISTENT", "ALL"] = "PERSISTENT",
         includeSystemTopic: bool = False,
     ) -> list[str]:
-        """Full names of its topics; of a partitioned topic, of each partition."""
+        """Return the full names of the namespace's topics; for a partitioned topic, of each
+        partition."""
         name = await self._context.namespace(tenant, namespace)
         found: list[str] = []
         if mode != "NON_PERSISTENT":
@@ -93,7 +95,7 @@ class _Namespaces:
         return found
 
     async def unload(self, tenant: str, namespace: str) -> Response:
-        """Have all brokers give up its bundles; clients move with them."""
+        """Have all brokers release the namespace's bundles; clients move with them."""
         name = await self._context.namespace(tenant, namespace, may_be_deleted=True)
         await self._context.admin.unload_namespace(name)
         return Response(status_code=204)
@@ -105,7 +107,7 @@ class _Namespaces:
         bundle: str,
         topics: Annotated[list[str] | None, Query()] = None,
     ) -> TopicHashPositions:
-        """Where the topics of a bundle lie in its range: all of them, or the given ones."""
+        """Return the hashes of the topics of a bundle: of all of them, or of the given ones."""
         whole = await self._context.bundle(tenant, namespace, bundle)
         names = topics or await self._context.topics.names(whole.namespace)
         places = {str(name): hash_of(name) for name in map(parse_topic_name, names)}
@@ -116,7 +118,8 @@ class _Namespaces:
         )
 
     async def in_anti_affinity_group(self, cluster: str, group: str, tenant: str = "") -> list[str]:
-        """The namespaces of a group, of one tenant or all; where pulsar-admin asks for them."""
+        """Return the namespaces of an anti-affinity group, of one tenant or all, at the path that
+        pulsar-admin uses."""
         await self._context.tenants.cluster(cluster)
         found: list[str] = []
         for each in [tenant] if tenant else await self._context.tenants.tenants():
@@ -128,9 +131,10 @@ class _Namespaces:
     async def unload_bundle(
         self, tenant: str, namespace: str, bundle: str, destination: DestinationQuery = ""
     ) -> Response:
-        """Have the owner give up a bundle, to `destinationBroker` if one is named.
+        """Have the owner release a bundle, to `destinationBroker` if it is given.
 
-        If nobody has it, that broker takes it; without one nothing happens. 307: not the owner.
+        A bundle without an owner is acquired by that broker; without a destination nothing happens.
+        307 if this broker is not the owner.
         """
         await self._context.admin.unload_bundle(
             await self._context.bundle(tenant, namespace, bundle), destination
@@ -147,9 +151,10 @@ class _Namespaces:
         positions: Annotated[list[WholeNumber] | None, Body()] = None,
         authoritative: bool = False,
     ) -> Response:
-        """Have the owner split a bundle: where the algorithm says, or at the given hashes.
+        """Have the owner split a bundle, where the algorithm chooses or at the given hashes.
 
-        No client notices; with `unload` the parts are given up afterwards. 307: not the owner.
+        Clients do not notice; with `unload`, the owner releases the parts afterwards. 307 if this
+        broker is not the owner.
         """
         whole = await self._context.bundle(tenant, namespace, bundle)
         parts = await self._context.admin.split(
@@ -161,7 +166,8 @@ class _Namespaces:
         return Response(status_code=204)
 
     async def owned_bundles(self, tenant: str, namespace: str) -> list[OwnedBundle]:
-        """Bundles of a namespace with their owners and loads. Reads one lease per bundle."""
+        """Return the bundles of a namespace with their owners and loads. Reads one lease per
+        bundle."""
         name = await self._context.namespace(tenant, namespace)
         layout = await self._context.admin.layouts.layout_of(name)
         loads: dict[tuple[str, str], BundleLoad] = {}
@@ -182,7 +188,7 @@ class _Namespaces:
 
 
 def namespaces_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/namespaces and /magnetar/v1/namespaces."""
+    """Return the routes below /admin/v2/namespaces and /magnetar/v1/namespaces."""
     router = late_router(tags=["namespaces"])
     prefix = "/admin/v2/namespaces/{tenant}/{namespace}"
     routes = _Namespaces(context)
@@ -198,7 +204,8 @@ def namespaces_router(context: HttpContext) -> APIRouter:
 
 
 def bundles_router(context: HttpContext) -> APIRouter:
-    """What must come behind all other routes of namespaces: the name of a bundle is any name."""
+    """Return the routes to add after all other routes of namespaces: the path of a bundle matches
+    any name."""
     router = late_router(tags=["namespaces"])
 
     @router.delete(
@@ -209,7 +216,8 @@ def bundles_router(context: HttpContext) -> APIRouter:
     async def delete_bundle(
         tenant: str, namespace: str, bundle: str, force: bool = False
     ) -> Response:
-        """Have the owner give the bundle up. 409: it has topics; with `force` they are deleted."""
+        """Have the owner release the bundle. 409 if it has topics; with `force` they are
+        deleted."""
         if not bundle.startswith("0x"):
             raise HttpRefusal(
                 404, f"{bundle!r} is not a bundle: give a hash range, as 0x00000000_0x40000000"
@@ -241,7 +249,7 @@ _NO_MIGRATION = "clients are not sent to other clusters"
 
 
 def namespace_details_router(context: HttpContext) -> APIRouter:
-    """Routes below /admin/v2/namespaces."""
+    """Return the routes of properties, resource group and migration of a namespace."""
     router = late_router(tags=["namespaces"])
     _add_properties(router, context)
     _add_resource_group(router, context)
@@ -321,7 +329,7 @@ def _add_migration(router: APIRouter, context: HttpContext) -> None:
     async def set_migrated(
         tenant: str, namespace: str, migrated: Annotated[Flag, Body()]
     ) -> Response:
-        """Store the flag. Without effect: clients are not sent to other clusters."""
+        """Store the flag. It has no effect: clients are not sent to other clusters."""
 
         def changed(record: NamespaceRecord) -> NamespaceRecord:
             return record.model_copy(update={"migrated": migrated})
@@ -343,7 +351,7 @@ def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
         response_class=Response,
     )
     async def get_group(tenant: str, namespace: str) -> Response:
-        """204: it has none."""
+        """Return the name of the group; 204 if the namespace has none."""
         group = (await context.tenants.namespace(f"{tenant}/{namespace}")).resource_group
         return text_or_json(group, is_text=True) if group is not None else done()
 
@@ -353,7 +361,7 @@ def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
         summary="Put a namespace into a resource group",
     )
     async def set_group(tenant: str, namespace: str, name: str) -> Response:
-        """Store the group's name. Without effect. 412: no such group exists."""
+        """Store the group's name. It has no effect. 412 if there is no such group."""
         await context.namespace(tenant, namespace)
         if name not in await context.resources.group_names():
             raise InvalidNameError(f"there is no resource group {name!r}: create it first")
@@ -371,7 +379,7 @@ def _add_resource_group(router: APIRouter, context: HttpContext) -> None:
 
 
 class _Backlogs:
-    """Routes of the backlogs of many topics."""
+    """Routes for the backlogs of many topics."""
 
     def __init__(self, context: HttpContext, keeping: Keeping) -> None:
         self._context = context
@@ -420,30 +428,31 @@ class _Backlogs:
         await on_each(self._context.admin, [topic], skip_all, "POST", action, may_be_missing=True)
 
     async def clear_all(self, tenant: str, namespace: str) -> Response:
-        """Forget the backlogs of all subscriptions of a namespace."""
+        """Clear the backlogs of all subscriptions of a namespace."""
         await self._clear(await self._topics_of(tenant, namespace), None)
         return Response(status_code=204)
 
     async def clear_subscription(self, tenant: str, namespace: str, sub: str) -> Response:
-        """Forget the backlogs of one subscription, or of copies to one cluster, on all topics of a
+        """Clear the backlogs of one subscription, or of copies to one cluster, on all topics of a
         namespace."""
         await self._clear(await self._topics_of(tenant, namespace), sub)
         return Response(status_code=204)
 
     async def clear_bundle(self, tenant: str, namespace: str, bundle: str) -> Response:
-        """Forget the backlogs of all subscriptions of one bundle."""
+        """Clear the backlogs of all subscriptions of one bundle."""
         await self._clear(await self._topics_in(tenant, namespace, bundle), None)
         return Response(status_code=204)
 
     async def clear_subscription_of_bundle(
         self, tenant: str, namespace: str, bundle: str, sub: str
     ) -> Response:
-        """Forget the backlogs of one subscription on all topics of one bundle."""
+        """Clear the backlogs of one subscription on all topics of one bundle."""
         await self._clear(await self._topics_in(tenant, namespace, bundle), sub)
         return Response(status_code=204)
 
     async def unsubscribe(self, tenant: str, namespace: str, sub: str) -> Response:
-        """Delete a subscription on all topics of a namespace. 412: it has consumers somewhere."""
+        """Delete a subscription on all topics of a namespace. 412 if it has consumers on one of
+        them."""
 
         async def delete(topic: TopicName) -> None:
             there = await self._context.served(topic)
@@ -466,7 +475,7 @@ class _Backlogs:
 
 
 def backlogs_router(context: HttpContext, keeping: Keeping) -> APIRouter:
-    """The routes about the backlogs of many topics."""
+    """Return the routes for the backlogs of many topics."""
     router = late_router(tags=["backlogs"])
     routes = _Backlogs(context, keeping)
     router.post(_NAMESPACE + "/clearBacklog", status_code=204)(routes.clear_all)

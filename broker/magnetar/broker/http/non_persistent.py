@@ -1,6 +1,6 @@
-"""Topics that keep nothing, over HTTP. Source: HTTP sheet, section 9.7.
+"""Non-persistent topics over HTTP. Source: HTTP sheet, section 9.7.
 
-What needs a place in a topic, or its data, is refused: there is neither.
+Requests that need a position in a topic, or its data, are refused: these topics have neither.
 """
 
 from fastapi import APIRouter, Response
@@ -31,13 +31,13 @@ class _NonPersistent:
         return await self._context.topic("non-persistent", tenant, namespace, topic)
 
     async def listed(self, tenant: str, namespace: str) -> list[str]:
-        """Return the topics in use, on whichever broker they are."""
+        """Return the topics in use, at all brokers."""
         return await non_persistent_names(
             self._context, await self._context.namespace(tenant, namespace)
         )
 
     async def create(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Create the topic; it ends when nobody uses it. 409: the name is taken."""
+        """Create the topic; it ends when it is no longer used. 409 if the name is taken."""
         name = await self._named(tenant, namespace, topic)
         if name.partition_index >= 0:
             raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
@@ -56,7 +56,8 @@ class _NonPersistent:
     async def delete(
         self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> Response:
-        """Send its clients away and forget it. 412: somebody uses it."""
+        """Disconnect the topic's clients and forget it. 412 if it is in use and `force` is not
+        set."""
         name = await self._named(tenant, namespace, topic)
         await self._check_whole(name, 409)
         await self._context.admin.here(name)
@@ -66,7 +67,8 @@ class _NonPersistent:
     async def delete_partitioned(
         self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> Response:
-        """412: somebody uses one of its partitions."""
+        """Delete a partitioned topic. 412 if one of its partitions is in use and `force` is not
+        set."""
         name = await self._named(tenant, namespace, topic)
         await self._topics.partitioned.get(name)
 
@@ -83,7 +85,7 @@ class _NonPersistent:
         return done()
 
     async def unload(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Send its clients away; they come back."""
+        """Disconnect the topic's clients; they reconnect."""
         name = await self._named(tenant, namespace, topic)
         unload_one = self._context.admin.unload_topic
         every = await self._work_on.partitions(name)
@@ -116,7 +118,8 @@ class _NonPersistent:
 
 
 def non_persistent_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/non-persistent; `bundle_lists_router` comes behind all others."""
+    """Return the routes below /admin/v2/non-persistent; `bundle_lists_router` comes after all
+    others."""
     router = late_router(tags=["non-persistent topics"])
     routes = _NonPersistent(context)
     router.get(_NAMESPACE, summary="The non-persistent topics of a namespace")(routes.listed)
@@ -182,7 +185,7 @@ def _refuse_subscriptions(router: APIRouter, context: HttpContext) -> None:
 
 
 def bundle_lists_router(context: HttpContext) -> APIRouter:
-    """What must come behind all other routes: the name of a bundle is any name."""
+    """Return the route to add after all others: the path of a bundle matches any name."""
     router = late_router(tags=["non-persistent topics"])
 
     @router.get(

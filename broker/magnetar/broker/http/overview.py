@@ -1,11 +1,11 @@
-"""What flows and what is stuck in all loaded topics of a broker: a row per topic, and out of the
-rows what needs a person. Pure.
+"""Overview of all loaded topics of a broker: a row per topic, and from the rows what needs an
+operator. Pure.
 
-A row is what a list of topics shows of one; it costs no read. What needs a person are subscriptions
-that have a backlog and deliver nothing, consumers that hold messages and acknowledge none, backlogs
-that are about to fill their quota, and topics that keep much which nobody has subscribed to; and,
-whether or not anything is wrong with them, the largest backlogs. A subscription that waits only for
-messages to be due needs nobody.
+A row is what a list of topics shows of one topic; it costs no read. These need an operator:
+subscriptions that have a backlog and deliver nothing, consumers that hold messages and acknowledge
+none, backlogs that almost fill their quota, and topics that retain much data without subscriptions.
+The largest backlogs are listed besides, whether or not anything is wrong with them. A subscription
+that only waits for delayed messages needs no operator.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,38 +23,38 @@ from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST
 
 ITEMS_MAX: Final = 50
-"""Of each kind in the list of what needs a person."""
+"""Items of each kind in the list of what needs an operator, at most."""
 QUOTA_SHARE_MIN: Final = 0.8
-"""A backlog that fills this share of its quota needs a person."""
+"""Share of its quota from which a backlog needs an operator."""
 UNSUBSCRIBED_BYTES_MIN: Final = 1 << 30
-"""A topic needs a person that keeps so much since nobody has subscribed to it."""
+"""Bytes from which a topic without subscriptions needs an operator."""
 
 _NEEDS_NOBODY = frozenset({Reason.NOTHING_LEFT, Reason.DELAYED})
 _MOMENTARY = frozenset(
     {Reason.NOTHING_NEW, Reason.READING, Reason.CHOOSING, Reason.NOT_WRITABLE, Reason.PAUSED}
 )
-"""Between two messages a look finds these: no trouble while something is delivered."""
+"""Reasons that are normal between two messages: no trouble while messages are delivered."""
 
 
 KINDS: Final = ("stuck", "hoarding", "quota", "unsubscribed")
-"""What there is that needs a person."""
+"""Kinds of trouble that need an operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that needs a person, in a subscription of a topic or in the topic."""
+    """One problem that needs an operator, in a subscription of a topic or in the topic."""
 
     kind: str
     """One of `KINDS`."""
     subscription: str
     code: str
-    """Why it is stuck, see `Reason`; else empty."""
+    """Code of the reason why a subscription is stuck, see `Reason`; empty for other kinds."""
     text: str
-    """In words."""
+    """Description of the trouble, in words."""
     backlog: int
-    """Entries."""
+    """Backlog in entries."""
     consumer: str = ""
-    """The one that hoards."""
+    """Name or address of the consumer that hoards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,19 @@ class Row:
     msg_rate_in: float
     msg_rate_out: float
     backlog: int
-    """Entries, of all subscriptions together."""
+    """Backlog of all subscriptions together, in entries."""
     largest: str
-    """The subscription with the largest backlog; empty: none has any."""
+    """Name of the subscription with the largest backlog; empty if none has a backlog."""
     storage_size: int
     producers: int
     subscriptions: int
     consumers: int
     quota_share: float
-    """How much of the quota by size its backlog fills; 0: it has none."""
+    """Share of the size quota that the backlog fills; 0 without a quota."""
     troubles: Sequence[Trouble]
 
     def shown(self) -> dict[str, Any]:
-        """The row as JSON, with names as statistics have them."""
+        """Return the row as JSON, with the names that statistics use."""
         return {
             "topic": self.topic,
             "msgRateIn": self.msg_rate_in,
@@ -145,7 +145,8 @@ def _troubles_of(
 
 
 def is_stuck(reason: Reason, *, backlog: int, delivered: float) -> bool:
-    """Whether a subscription has something to deliver, and a person may have to see to it.
+    """Whether a subscription has messages to deliver but delivers none, so that an operator should
+    look.
 
     Args:
         backlog: entries.
@@ -162,7 +163,7 @@ def _quota_share(topic: Topic) -> float:
 
 
 def largest_backlogs(rows: Iterable[Row], count: int = ITEMS_MAX) -> list[dict[str, Any]]:
-    """The topics that have most entries in their backlogs, the largest first."""
+    """Return the topics with the largest backlogs in entries, largest first."""
     most = sorted((row for row in rows if row.backlog), key=lambda row: -row.backlog)[:count]
     return [
         {
@@ -176,7 +177,7 @@ def largest_backlogs(rows: Iterable[Row], count: int = ITEMS_MAX) -> list[dict[s
 
 
 def troubles_in(rows: Iterable[Row], count: int = ITEMS_MAX) -> dict[str, list[dict[str, Any]]]:
-    """What needs a person, by kind, those with the largest backlog first."""
+    """Return what needs an operator, by kind, those with the largest backlog first."""
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for row in rows:
         for each in row.troubles:

@@ -1,7 +1,6 @@
 """Permissions of roles, over HTTP. Source: HTTP sheet, sections 8.1 and 9.1.
 
-Grants of topics and of subscriptions are kept with their namespace. What they mean is decided in
-`security/`.
+Grants for topics and subscriptions are stored with their namespace. `security/` decides by them.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ Roles = Annotated[list[str], Body(description="The roles that may use the subscr
 
 
 def permissions_router(context: HttpContext) -> APIRouter:
-    """The routes of grants below namespaces and topics."""
+    """Return the routes of grants on namespaces and topics."""
     router = late_router(tags=["permissions"])
     _add_of_namespaces(router, context)
     for domain in _DOMAINS:
@@ -40,7 +39,7 @@ def _shown(grants: Mapping[str, tuple[str, ...]]) -> Grants:
 def _given(
     grants: Mapping[str, tuple[str, ...]], role: str, actions: list[AuthAction]
 ) -> dict[str, tuple[str, ...]]:
-    """With what a role is given, in place of what it had."""
+    """Return the grants with those of one role replaced."""
     return {**grants, role: tuple(sorted({each.value for each in actions}))}
 
 
@@ -62,7 +61,8 @@ def _add_of_subscriptions(router: APIRouter, context: HttpContext) -> None:
     async def grant_subscription(
         tenant: str, namespace: str, subscription: str, roles: Roles
     ) -> Response:
-        """From then on nobody else may use it on any topic of the namespace."""
+        """Grant the roles; from then on no other role may use the subscription on any topic of the
+        namespace."""
 
         def change(record: NamespaceRecord) -> NamespaceRecord:
             known = record.subscription_permissions
@@ -101,7 +101,7 @@ def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
         _NAMESPACE + "/{role}", status_code=204, summary="Grant a role permissions on a namespace"
     )
     async def grant(tenant: str, namespace: str, role: str, actions: Actions) -> Response:
-        """In all topics of a namespace; replaces what the role was given before."""
+        """Grant actions on all topics of a namespace; they replace the role's former grants."""
 
         def change(record: NamespaceRecord) -> NamespaceRecord:
             granted = _given(record.permissions, role, actions)
@@ -116,7 +116,7 @@ def _add_of_namespaces(router: APIRouter, context: HttpContext) -> None:
         summary="Revoke all permissions of a role on a namespace",
     )
     async def revoke(tenant: str, namespace: str, role: str) -> Response:
-        """In a namespace; what it was given for single topics stays."""
+        """Revoke the grants on a namespace; grants on single topics stay."""
 
         def change(record: NamespaceRecord) -> NamespaceRecord:
             return record.model_copy(update={"permissions": _taken(record.permissions, role)})
@@ -134,11 +134,13 @@ def _with_subscriptions(
 def _add_of_topics(
     router: APIRouter, context: HttpContext, domain: str, *, below: str = ""
 ) -> None:
-    """`below`: the part of the paths that says which topics; empty: the domain."""
+    """Add the routes for topics. `below`: part of the path before the tenant; empty for the
+    domain."""
     path = f"/admin/v2/{below or domain}/{{tenant}}/{{namespace}}/{{topic}}/permissions"
 
     async def name_of(tenant: str, namespace: str, topic: str) -> str:
-        """The whole topic, which need not exist: rights may be there before it."""
+        """Return the full name of the whole topic. It need not exist: it may get rights before it
+        does."""
         return str((await context.topic(domain, tenant, namespace, topic)).partitioned)
 
     async def change(
@@ -162,7 +164,7 @@ def _add_of_topics(
 
     @router.get(path, summary=f"Permissions of each role on a {domain} topic")
     async def show(tenant: str, namespace: str, topic: str) -> Grants:
-        """What its namespace grants is among it."""
+        """Return the grants on the topic; those of its namespace are included."""
         name = await name_of(tenant, namespace, topic)
         record = await context.tenants.namespace(f"{tenant}/{namespace}")
         shown = _shown(record.permissions)
@@ -185,6 +187,6 @@ def _add_of_topics(
         summary=f"Revoke all permissions of a role on a {domain} topic",
     )
     async def revoke(tenant: str, namespace: str, topic: str, role: str) -> Response:
-        """404: it has nothing of its own there."""
+        """Revoke the grants on the topic; 404 if the role has none on the topic itself."""
         name = await name_of(tenant, namespace, topic)
         return await change(name, f"{tenant}/{namespace}", role, None)

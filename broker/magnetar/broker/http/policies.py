@@ -1,10 +1,11 @@
 """Policies of namespaces and topics over HTTP: one set of routes per row of the table.
 
-GET of a policy that is not set answers 204 and nothing. Any broker answers, none redirects: values
-are in the metadata store, and every broker hears of changes. Source: HTTP sheet, 8.2 and 9.4.
+GET of a policy that is not set answers 204 without a body. Any broker answers, without redirects:
+values are in the metadata store, and every broker learns of changes. Source: HTTP sheet, 8.2 and
+9.4.
 
-The routes read paths and bodies themselves: they are hundreds, and FastAPI's models of the same
-few parameters for each of them would be most of the time that a broker takes to start.
+The routes read paths and bodies themselves. There are hundreds of them, and FastAPI's models of the
+same few parameters for each would take most of the time that a broker needs to start.
 """
 
 import re
@@ -38,7 +39,7 @@ _DOMAINS = ("persistent", "non-persistent")
 
 
 def policies_router(context: HttpContext) -> APIRouter:
-    """The routes of all policies."""
+    """Return the routes of all policies."""
     router = late_router(tags=["policies"])
     for policy in POLICIES:
         if policy.namespace:
@@ -116,7 +117,7 @@ def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -
 
 
 def _words(name: str) -> str:
-    """inactiveTopicPolicies as inactive topic policies."""
+    """Return a name in words: inactiveTopicPolicies as inactive topic policies."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.rpartition("/")[2])
     return spaced if spaced.isupper() else spaced.lower().replace("message ttl", "message TTL")
 
@@ -131,7 +132,7 @@ def _add(
     policy: Policy | None,
     shape: Shape | None = None,
 ) -> None:
-    """One route, with a description of what goes in and comes out."""
+    """Add one route, with a description of its parameters and its answer."""
     shape = shape or (shape_of(policy) if policy is not None else BACKLOG_QUOTA)
     text = f"{summary}."
     if policy is not None and policy.note:
@@ -155,7 +156,8 @@ def _add(
 
 
 def _extra(path: str, verb: str, shape: Shape, policy: Policy | None) -> dict[str, Any]:
-    """What the route reads itself; names in the path are described for all routes alike."""
+    """Describe the parameters that the route reads itself. Names in the path are described for all
+    routes together."""
     is_topic = "{topic}" in path
     query: list[dict[str, Any]] = []
     if path.endswith("/backlogQuota"):
@@ -180,7 +182,7 @@ def _check_partitions(context: HttpContext, policy: Policy, value: Any) -> None:
 
 
 async def _check_clusters(context: HttpContext, policy: Policy, value: Any) -> None:
-    """Refuse clusters that there are not, and replication that leaves this one out."""
+    """Refuse unknown clusters, and replication that leaves this cluster out."""
     if shape_of(policy) is not CLUSTERS or value is None:
         return
     known = await context.tenants.clusters()
@@ -201,7 +203,7 @@ def _is_of_offloading(policy: Policy) -> bool:
 
 
 def _note(context: HttpContext, policy: Policy) -> str:
-    """Why a policy has no effect on this broker; empty: it has."""
+    """Return why a policy has no effect on this broker; empty if it has an effect."""
     if _is_of_offloading(policy) and not context.settings.object_stores:
         return "the brokers have no object store (object_stores in their settings)"
     return policy.note
@@ -267,10 +269,11 @@ class _Topics:
         self._prefix = f"/admin/v2/{domain}/{{tenant}}/{{namespace}}/{{topic}}"
 
     async def _topic(self, request: Request) -> TopicName:
-        """A topic that exists, or is partitioned, or is scalable: that one has its policies here.
+        """Return the topic in the path: one that exists, or is partitioned, or is scalable. A
+        scalable topic has its policies here, too.
 
         Raises:
-            HttpRefusal: 405, a partition.
+            HttpRefusal: 405, the topic is a partition.
             RequestError
         """
         names = request.path_params
@@ -295,7 +298,7 @@ class _Topics:
         return done(note=note)
 
     def add(self, policy: Policy) -> None:
-        """A row of the table."""
+        """Add the routes for a row of the table."""
         path = f"{self._prefix}/{policy.topic}"
         shape = shape_of(policy)
 

@@ -1,7 +1,7 @@
-"""Values of policies as Pulsar's JSON. Pure.
+"""Conversion between values of policies and Pulsar's JSON. Pure.
 
-Most look as their fields in `policies/model.py` say, by their aliases; the others have a form here.
-Source: HTTP sheet, sections 8.2, 8.3 and 9.4.
+Most have the form of their fields in `policies/model.py`, with their aliases; the others have a
+form here. Source: HTTP sheet, sections 8.2, 8.3 and 9.4.
 """
 
 import functools
@@ -38,7 +38,7 @@ class BacklogQuotaBody(RequestBody):
     limitTime: WholeNumber = -1
     policy: BacklogPolicy | None = None
     limit: WholeNumber | None = None
-    """The former name of limitSize."""
+    """Former name of `limitSize`."""
 
 
 class AutoTopicCreationBody(RequestBody):
@@ -46,7 +46,7 @@ class AutoTopicCreationBody(RequestBody):
     topicType: Annotated[
         Literal["partitioned", "non-partitioned"] | None, BeforeValidator(lambda name: name or None)
     ] = None
-    """Empty, as clients in Go send it, is none."""
+    """Type of new topics. Clients in Go send an empty text for none."""
     defaultNumPartitions: WholeNumber | None = None
 
 
@@ -64,7 +64,7 @@ class EntryFiltersBody(RequestBody):
 
 
 class AutoUpdateStrategy(StrEnum):
-    """What strategies of schemas were called once."""
+    """Former names of schema compatibility strategies."""
 
     DISABLED = "AutoUpdateDisabled"
     BACKWARD = "Backward"
@@ -82,23 +82,25 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one kind of value looks over HTTP."""
+    """Form of one kind of value over HTTP."""
 
     adapter: TypeAdapter[Any]
-    """Of the JSON."""
+    """Adapter of the JSON form."""
     to_json: Callable[[Any], Any] = _same
     of_json: Callable[[Any], Any] = _same
-    """Raises InvalidPolicyError when the value makes no sense."""
+    """Converts the JSON form; raises InvalidPolicyError if the value is not valid."""
     is_text: bool = False
-    """Answered as it is; taken as it is, or as a JSON string: Pulsar's clients do either."""
+    """Whether the value is text: sent unquoted, and accepted unquoted or as a JSON string, because
+    Pulsar's clients send both."""
     of_nothing: Any = None
-    """What an empty body stands for."""
+    """Value of an empty body or null."""
 
     def parse(self, content: bytes) -> Any:
-        """Read a value from a body; None from none, or null. What is unknown in it is ignored.
+        """Parse a value from a body; an empty body or null gives `of_nothing`. Unknown fields are
+        ignored.
 
         Raises:
-            HttpRefusal: 400, it is of another form; or what `of_json` says.
+            HttpRefusal: 400 if the body has another form; else as `of_json` says.
         """
         if content.strip() in (b"", b"null"):
             return self.of_nothing
@@ -116,7 +118,8 @@ class Shape:
 
     @functools.cache  # noqa: B019 - there are a few shapes, made once
     def schema(self) -> dict[str, Any]:
-        """Of the JSON, for the description of the interface; nothing in it refers elsewhere."""
+        """Return the schema of the JSON form, for the description of the interface, without
+        references."""
         found = self.adapter.json_schema(mode="serialization")
         parts = found.pop("$defs", {})
 
@@ -129,7 +132,7 @@ class Shape:
         return dict(inlined(found))
 
     def parse_value(self, value: Any) -> Any:
-        """Parse a value from JSON that was decoded already."""
+        """Parse a value from decoded JSON."""
         return self.parse(TypeAdapter(Any).dump_json(value))
 
 
@@ -248,7 +251,7 @@ _UNLIKE_THEIR_FIELDS: Final = {
     "entry_filters": _body(
         EntryFiltersBody, lambda value: EntryFiltersBody(entryFilterNames=value), _filters
     ),
-    # Set by a request without a body.
+    # A request without a body sets this one.
     "dispatcher_pauses": Shape(TypeAdapter(Flag), of_nothing=True),
     "offload": Shape(TypeAdapter(dict[str, JsonValue]), of_json=_offload),
 }
@@ -256,7 +259,7 @@ _UNLIKE_THEIR_FIELDS: Final = {
 
 @functools.cache
 def shape_of(policy: Policy) -> Shape:
-    """Return how the values of a policy look over HTTP."""
+    """Return the form of a policy's values over HTTP."""
     special = _UNLIKE_THEIR_FIELDS.get(policy.field)
     if special is not None:
         return special
@@ -285,15 +288,16 @@ PERMISSIONS: Final = Shape(TypeAdapter(dict[str, list[AuthAction]]))
 
 
 def quotas_to_json(policies: Policies) -> dict[str, Any]:
-    """The map of backlog quotas."""
+    """Return the map of backlog quotas."""
     quotas = policies.own("backlog_quotas") or {}
     return {kind.value: BACKLOG_QUOTA.to_json(quota) for kind, quota in quotas.items()}
 
 
 def quota_type(name: str) -> QuotaType:
-    """
+    """Return the quota type with a name.
+
     Raises:
-        HttpRefusal
+        HttpRefusal: 412, there is no such type.
     """
     try:
         return QuotaType(name)

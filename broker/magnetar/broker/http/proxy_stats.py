@@ -17,35 +17,35 @@ _PATH = "/admin/v2/proxy-stats"
 
 
 class ProducerStats(BaseModel):
-    """A producer's session."""
+    """Statistics of a producer's session."""
 
     remoteConnection: str
     numberOfMsgDelivered: int
 
 
 class ConsumerStats(ProducerStats):
-    """A consumer's or reader's session; a reader has no subscription."""
+    """Statistics of a consumer's or reader's session; a reader has no subscription."""
 
     subscriptionName: str
     subscriptionType: str
 
 
 class TopicStats(BaseModel):
-    """The sessions of one topic."""
+    """Sessions on one topic."""
 
     producerStats: list[ProducerStats] = Field(default_factory=list)
     consumerStats: list[ConsumerStats] = Field(default_factory=list)
 
 
 class SessionMetrics(BaseModel):
-    """Rates of one namespace: averages over the time of the sessions that are open."""
+    """Rates of one namespace: averages over the lifetimes of the open sessions."""
 
     metrics: dict[str, float]
     dimensions: dict[str, str]
 
 
 def by_topic(sessions: Iterable[SessionStats]) -> dict[str, TopicStats]:
-    """Sessions by topic; one on several topics counts with each."""
+    """Return the sessions by topic; a session on several topics counts with each."""
     found: dict[str, TopicStats] = {}
     for session in sessions:
         for topic in session.topics:
@@ -68,7 +68,8 @@ def by_topic(sessions: Iterable[SessionStats]) -> dict[str, TopicStats]:
 
 
 def by_namespace(sessions: Iterable[SessionStats]) -> list[SessionMetrics]:
-    """Rates per second; a session in several namespaces counts with the first."""
+    """Return rates per second by namespace; a session in several namespaces counts with the
+    first."""
     found: dict[str, dict[str, float]] = {}
     for session in sessions:
         if not session.namespaces:
@@ -96,22 +97,22 @@ def by_namespace(sessions: Iterable[SessionStats]) -> list[SessionMetrics]:
 
 
 def proxy_stats_router(sessions: Callable[[], Iterable[SessionStats]]) -> APIRouter:
-    """The routes; `sessions`: those that are open."""
+    """Return the routes. `sessions` returns the open sessions."""
     router = late_router(tags=["proxy-stats"], prefix=_PATH)
 
     @router.get("/metrics")
     async def metrics() -> list[SessionMetrics]:
-        """Rates by namespace, of WebSocket sessions of this broker."""
+        """Return the rates of this broker's WebSocket sessions, by namespace."""
         return by_namespace(sessions())
 
     @router.get("/stats")
     async def stats() -> dict[str, TopicStats]:
-        """WebSocket sessions of this broker, by topic."""
+        """Return the WebSocket sessions of this broker, by topic."""
         return by_topic(sessions())
 
     @router.get("/{domain}/{tenant}/{namespace}/{topic}/stats")
     async def topic_stats(domain: str, tenant: str, namespace: str, topic: str) -> TopicStats:
-        """WebSocket sessions of this broker on one topic. 404: there are none."""
+        """Return the WebSocket sessions of this broker on one topic; 404 if there are none."""
         name = naming.topic_of(f"{domain}://{tenant}/{namespace}/{topic}")
         found = by_topic(sessions()).get(str(name))
         if found is None:

@@ -1,7 +1,7 @@
 """An entry as Pulsar's HTTP interface sends it: the payload as body, the metadata in headers. Pure.
 
-The body is the decompressed payload; of a batch the whole of it, which clients take apart. What is
-encrypted goes out as it is. Source: HTTP sheet, section 9.2.
+The body is the decompressed payload. For a batch it is the whole batch, which clients split. An
+encrypted payload is sent as it is. Source: HTTP sheet, section 9.2.
 """
 
 import base64
@@ -56,10 +56,10 @@ _BYTES = (
 
 
 def raw_message(position: Position, entry: bytes) -> tuple[dict[str, str], bytes]:
-    """Headers and body.
+    """Return headers and body.
 
     Raises:
-        BrokerPersistenceError: the entry is no message that can be read.
+        BrokerPersistenceError: the entry is not a readable message.
     """
     try:
         metadata, at = split_payload(entry)
@@ -101,7 +101,7 @@ def _of_metadata(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
     for field, name in _BYTES:
         if metadata.HasField(field):
             yield name, base64.b64encode(getattr(metadata, field)).decode()
-    if metadata.HasField("num_chunks_from_msg"):  # The Java client looks for them among properties.
+    if metadata.HasField("num_chunks_from_msg"):  # Java looks for them in properties.
         yield "PROPERTY-TOTAL-CHUNKS", str(metadata.num_chunks_from_msg)
         yield "PROPERTY-CHUNK-ID", str(metadata.chunk_id)
     if metadata.HasField("compression"):
@@ -120,7 +120,7 @@ def _of_metadata(metadata: MessageMetadata) -> Iterator[tuple[str, str]]:
 
 
 def _time(ms: int) -> str:
-    """ISO 8601 with offset; a time that no calendar has as its number."""
+    """Format a time as ISO 8601 with offset; a time beyond the calendar as its number."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, OSError, ValueError):
@@ -132,7 +132,7 @@ def _flag(value: bool) -> str:
 
 
 def _header(value: str) -> str:
-    """A header is latin-1 on one line; what is not is percent-encoded as UTF-8."""
+    """Return a header value. Text that is not printable ASCII is percent-encoded as UTF-8."""
     safe = value.isprintable() and value.isascii()
     return value if safe else "".join(_escaped(each) for each in value)
 

@@ -1,7 +1,7 @@
-"""Refusals over HTTP: which status an error has, and the body that says why.
+"""Refusals over HTTP: the status of each error, and the body with the reason.
 
-The body is `{"reason": "..."}`, which Pulsar's tools show. Where clients compare it with
-Pulsar's own words, it is these words alone, and `detail` says the rest. Source: HTTP sheet, 1.
+The body is `{"reason": "..."}`, which Pulsar's tools show. Where clients compare it with Pulsar's
+own words, `reason` holds just these words, and `detail` says the rest. Source: HTTP sheet, 1.
 """
 
 from typing import Self
@@ -77,7 +77,7 @@ _STATUSES: tuple[tuple[type[RequestError], int], ...] = (
     (SubscriptionNotFoundError, 404),
     (ConsumerBusyError, 412),
     (InvalidTopicNameError, 412),
-    # Over HTTP nothing produces: a name of a subscription that cannot be.
+    # Nothing produces over HTTP: this is a subscription name that is not valid.
     (ProducerBusyError, 412),
     (TopicConflictError, 409),
     (PartitionCountError, 406),
@@ -92,7 +92,7 @@ _PULSARS_WORDS: tuple[tuple[type[RequestError], str], ...] = (
     (NamespaceNotFoundError, "Namespace does not exist"),
     (TenantNotFoundError, "Tenant does not exist"),
 )
-"""What Pulsar says of an error, where clients compare it."""
+"""Pulsar's words for errors, where clients compare them."""
 
 _METHOD_NOT_ALLOWED = 405
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
@@ -104,13 +104,13 @@ _MOVED = (
     CursorClosedError,
     SessionExpiredError,
 )
-"""A handle is dead, not what it leads to: the next request finds who has the topic now."""
+"""Errors of a dead handle whose topic still exists: the next request finds the current owner."""
 
 
 class HttpRefusal(Exception):
-    """A request is refused with a status of its own.
+    """A refusal with a status of its own.
 
-    `detail`: what `reason` does not say, because it has Pulsar's words.
+    `detail`: the part that `reason` lacks, if `reason` has Pulsar's words.
     """
 
     def __init__(self, status: int, reason: str, detail: str = "") -> None:
@@ -121,13 +121,13 @@ class HttpRefusal(Exception):
 
 
 class ElsewhereError(Exception):
-    """Another broker has to be asked: the same request, at its HTTP address."""
+    """Another broker must answer the request, at its HTTP address."""
 
     def __init__(
         self, http_url: str, *, http_url_tls: str = "", is_authoritative: bool = True
     ) -> None:
-        """`http_url_tls`: for who came over TLS. `is_authoritative`: whoever is asked there need
-        not ask anybody else."""
+        """`http_url_tls`: for clients that came over TLS. `is_authoritative`: the broker there
+        answers without asking another one."""
         super().__init__(http_url)
         self.http_url = http_url
         self.http_url_tls = http_url_tls
@@ -135,7 +135,7 @@ class ElsewhereError(Exception):
 
     @classmethod
     def at(cls, owner: Owner) -> Self:
-        """The broker that a lookup has found."""
+        """Return the error that points to the broker that a lookup found."""
         return cls(
             owner.http_url,
             http_url_tls=owner.http_url_tls,
@@ -144,7 +144,7 @@ class ElsewhereError(Exception):
 
 
 def install(app: FastAPI) -> None:
-    """Have the application answer the broker's errors in this way."""
+    """Make the application answer the broker's errors as refusals."""
 
     @app.exception_handler(HttpRefusal)
     async def on_refusal(request: Request, error: HttpRefusal) -> JSONResponse:
@@ -173,7 +173,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def on_disconnect(request: Request, error: ClientDisconnect) -> JSONResponse:
-        """Nobody hears it; but it is no defect."""
+        """Answer although the client is gone: a disconnect is not a defect."""
         return refusal(400, "the client disconnected before it sent the whole request")
 
     @app.exception_handler(LedgerError)
@@ -188,7 +188,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 404 and has_control_character(request.scope["path"]):
-            # No route takes a line break: it is the name that is wrong, not the path.
+            # No route matches a line break: the name is wrong, not the path.
             return refusal(412, "a name in the path has a control character")
         answer = refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
         answer.headers.update(error.headers or {})
@@ -204,7 +204,7 @@ def install(app: FastAPI) -> None:
 
 
 def status_of(request: Request, error: Exception) -> int | None:
-    """The status of an error that is one part of an answer; None: it is a defect."""
+    """Return the status of an error in one part of an answer; None for a defect."""
     if isinstance(error, HttpRefusal):
         return error.status
     if isinstance(error, RequestError):
@@ -221,9 +221,9 @@ def _status_of_request(error: RequestError) -> int:
 
 
 def _allowed(request: Request) -> str:
-    """The methods of the request's path, which may be those of several routes."""
+    """Return the methods of the request's path, which may belong to several routes."""
     scope = request.scope
-    # As it was before a route below another one took its share of the path.
+    # The scope as it was before a mounted route took its share of the path.
     asked = {**scope, "root_path": scope.get("app_root_path", ""), "path_params": {}}
     found = {
         method
@@ -237,7 +237,8 @@ def _allowed(request: Request) -> str:
 
 
 def _status_of(request: Request, error: LedgerError | CursorError) -> int:
-    """Tools try again what is 503: never what stays as it is."""
+    """Return the status of a ledger or cursor error. Tools retry a 503, so lasting errors never get
+    it."""
     if _is_too_large(error):
         return 412
     if error.retryable or isinstance(error, _MOVED):
@@ -247,7 +248,7 @@ def _status_of(request: Request, error: LedgerError | CursorError) -> int:
 
 
 def _is_too_large(error: BaseException | None) -> bool:
-    """Whether the store would never take what was to be written, however often it is tried."""
+    """Whether the store refuses the value for its size, so that no retry can succeed."""
     while error is not None:
         if isinstance(error, (ValueTooLargeError, CursorStateTooLargeError)):
             return True
@@ -258,14 +259,14 @@ def _is_too_large(error: BaseException | None) -> bool:
 def _location(request: Request, error: ElsewhereError) -> str:
     query = [each for each in request.query_params.multi_items() if each[0] != "authoritative"]
     query.append(("authoritative", "true" if error.is_authoritative else "false"))
-    # The path as it came, percent-encoding and all: topic names may hold anything.
+    # The path as received, percent-encoded: topic names may hold any character.
     path = request.scope.get("raw_path") or request.url.path.encode()
-    # Never from TLS to a plain port: credentials travel with the request.
+    # Never redirect from TLS to a plain port: credentials travel with the request.
     base = error.http_url_tls if request.url.scheme == "https" else error.http_url
     return f"{base}{path.decode('ascii')}?{urlencode(query)}"
 
 
 def refusal(status: int, reason: str, detail: str = "") -> JSONResponse:
-    """The body that says why."""
+    """Return the answer with the reason."""
     body = {"reason": reason, "detail": detail} if detail else {"reason": reason}
     return JSONResponse(body, status_code=status)

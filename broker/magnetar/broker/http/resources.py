@@ -1,7 +1,7 @@
-"""Resource groups and quotas of bundles; and what is not here. Source: HTTP sheet, section 11.
+"""Resource groups and quotas of bundles; and absent services. Source: HTTP sheet, section 11.
 
-Groups and quotas are kept and shown: they limit nothing. Services that are not in this broker have
-the answers that Pulsar's tools understand.
+Groups and quotas are only stored and shown: they limit nothing. Services that this broker does not
+have get answers that Pulsar's tools understand.
 """
 
 from fastapi import APIRouter, Response
@@ -20,7 +20,7 @@ _NOTE = "resource groups and quotas limit nothing"
 
 
 class ResourceQuota(RequestBody):
-    """What a bundle is expected to need; bandwidths and memory in MiB."""
+    """Expected needs of a bundle; bandwidths and memory in MiB."""
 
     msgRateIn: Number = 40.0
     msgRateOut: Number = 120.0
@@ -31,7 +31,7 @@ class ResourceQuota(RequestBody):
 
 
 class ResourceGroup(RequestBody):
-    """What the namespaces of a group may use together; -1: any amount."""
+    """Limits that the namespaces of a group share; -1 for none."""
 
     publishRateInMsgs: WholeNumber | None = None
     publishRateInBytes: WholeNumber | None = None
@@ -42,7 +42,7 @@ class ResourceGroup(RequestBody):
 
 
 def resources_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/resource-quotas and /admin/v2/resourcegroups."""
+    """Return the routes below /admin/v2/resource-quotas and /admin/v2/resourcegroups."""
     router = late_router(tags=["resources"])
     resources = context.resources
 
@@ -58,7 +58,7 @@ def resources_router(context: HttpContext) -> APIRouter:
 
     @router.post(_QUOTAS, status_code=204, summary="Set the quota of all other bundles")
     async def set_default_quota(quota: ResourceQuota) -> Response:
-        """Store the default quota. Without effect: quotas limit nothing."""
+        """Store the default quota. It has no effect: quotas limit nothing."""
         await resources.set_quota("default", quota.model_dump())
         return done(note=_NOTE)
 
@@ -69,7 +69,7 @@ def resources_router(context: HttpContext) -> APIRouter:
 
     @router.post(_BUNDLE, status_code=204, summary="Set the quota of a bundle")
     async def set_quota(tenant: str, namespace: str, bundle: str, quota: ResourceQuota) -> Response:
-        """Store the quota. Without effect: quotas limit nothing."""
+        """Store the quota. It has no effect: quotas limit nothing."""
         name = await bundle_of(tenant, namespace, bundle)
         await resources.set_quota(name, quota.model_dump())
         return done(note=_NOTE)
@@ -90,14 +90,14 @@ def resources_router(context: HttpContext) -> APIRouter:
 
     @router.put(_GROUP, status_code=204, summary="Create or replace a resource group")
     async def set_group(name: str, group: ResourceGroup) -> Response:
-        """Store the group. Without effect: groups limit nothing."""
+        """Store the group. It has no effect: groups limit nothing."""
         check_name(name)
         await resources.set_group(name, group.model_dump(exclude_none=True))
         return done(note=_NOTE)
 
     @router.delete(_GROUP, status_code=204, summary="Remove a resource group")
     async def remove_group(name: str) -> Response:
-        """409: a namespace is in it."""
+        """Remove the group; 409 if a namespace is in it."""
         check_name(name)
         for tenant in await context.tenants.tenants():
             for namespace in await context.tenants.namespaces(tenant):
@@ -125,7 +125,7 @@ _ABSENT = (
 
 
 def absent_router() -> APIRouter:
-    """Answers for all paths below what is not there."""
+    """Return routes that refuse all paths of absent services."""
     router = late_router(tags=["not here"])
     for prefix, status, reason in _ABSENT:
         _add(router, prefix, status, reason)

@@ -1,8 +1,9 @@
-"""What somebody must be allowed to ask for something over HTTP. Pure.
+"""The rights that requests over HTTP need. Pure.
 
-One table of all requests, by their paths as the router sees them. What is in no row is for super
-users: a route that is added and forgotten here is closed, not open. What needs no right at all says
-so. Source: HTTP sheet, section 1; the rules of single actions are in `security/decide.py`.
+One table covers all requests, by their paths as the router sees them. A request without a row is
+for super users: a route that is forgotten here is closed, not open. Rows of requests that need no
+right say so. Source: HTTP sheet, section 1; the rules of single actions are in
+`security/decide.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ _LOOKED_UP = frozenset(
         "history",
     }
 )
-"""Below a topic: for whoever may use it."""
+"""Paths below a topic that need LOOKUP."""
 _CONSUMED = frozenset(
     {
         "subscriptions",
@@ -51,26 +52,27 @@ _CONSUMED = frozenset(
         "backlogSize",
     }
 )
-"""Below a topic: for whoever may consume."""
+"""Paths below a topic that need CONSUME."""
 
 _MANAGED = frozenset({"autoScalePolicy", "migrate", "permissions"})
-"""Below a scalable topic: for whoever administers it."""
+"""Paths below a scalable topic that need ADMINISTER."""
 
 _EVERYTHING: Need = (Action.ADMINISTER, Cluster())
 
 
 def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | None:
-    """The action and its object; None: anybody may. `parameters`: the names in the path."""
+    """Return the action that a request needs, and its resource; None if it needs no right.
+    `parameters`: the names in the path."""
     if (method, path.rstrip("/")) in _OPEN:
         return None
     match path.strip("/").split("/"):
-        # Whoever may connect may have transactions: what is in them is checked.
+        # Any client may have transactions; the rights to their contents are checked.
         case ["lookup", "v2", "topic", *name] if _is_coordinator(name):
             return None
         case ["admin", "v2", *name, "partitions"] if method == "GET" and _is_coordinator(name):
             return None
         case ["admin", "v3", "transactions", "transactionMetadata", _, _]:
-            return None  # The route tells each what it may see.
+            return None  # The route shows each role what it may see.
         case ["lookup", "v2", "topic", domain, tenant, namespace, *rest] if rest:
             return _of_name(domain, tenant, namespace, rest[0], Action.LOOKUP)
         case ["admin", "v2", "tenants", tenant] if method == "GET":
@@ -82,7 +84,7 @@ def need_of(method: str, path: str, parameters: Mapping[str, str]) -> Need | Non
         case ["magnetar", "v1", "namespaces", tenant, namespace, "bundles" | "topics"]:
             return Action.ADMINISTER, Namespace(f"{tenant}/{namespace}")
         case ["magnetar", "v1", "topics", _] if method == "POST":
-            return None  # They check the right to each topic that the body names.
+            return None  # The routes check the right to each topic in the body.
         case ["magnetar", "v1", "topics", domain, tenant, namespace, topic, *_]:
             return _of_name(domain, tenant, namespace, topic, Action.ADMINISTER)
         case ["admin", "v2", "schemas", tenant, namespace, topic, *rest]:
@@ -136,7 +138,7 @@ def _of_topics(
             name = _named(domain, tenant, namespace, topic)
             if name is not None:
                 return Action.CONSUME, Subscription(name, parameters["sub"])
-        case [topic, _, "dispatchRate"]:  # Of a subscription, whatever its name is.
+        case [topic, _, "dispatchRate"]:  # Of a subscription with any name.
             return _of_name(domain, tenant, namespace, topic, Action.ADMINISTER)
         case [topic, what, *_] if what in _LOOKED_UP and method == "GET":
             return _of_name(domain, tenant, namespace, topic, Action.LOOKUP)
@@ -158,13 +160,14 @@ def _of_schema(method: str, tenant: str, namespace: str, topic: str, rest: Seque
 
 def _of_name(domain: str, tenant: str, namespace: str, topic: str, action: Action) -> Need:
     name = _named(domain, tenant, namespace, topic)
-    if name is None:  # There is no such topic: whoever may know that is told by the route.
+    if name is None:  # Not a valid topic name: the route answers those who may know.
         return Action.ADMINISTER, Namespace(f"{tenant}/{namespace}")
     return action, Topic(name)
 
 
 def _is_coordinator(parts: Sequence[str]) -> bool:
-    """Whether these parts of a path name a coordinator's topic, or the one of all of them."""
+    """Whether these parts of a path name a coordinator's topic, or the topic of all
+    coordinators."""
     if len(parts) != 4:
         return False
     name = _named(*parts)

@@ -1,9 +1,10 @@
-"""Scalable topics over HTTP: make, migrate, show, split, merge and delete them, set how they are
-scaled; what brokers ask each other about segments.
+"""Scalable topics over HTTP: create, migrate, show, split, merge and delete them, set their scaling
+policies; and the requests of brokers about segments.
 
-A layout is in the metadata store, so the broker that is asked does the work itself. What only the
-owner of a segment can do, it has that one do: `/admin/v2/segments`, for super users. Names and
-shapes of values are Pulsar's, where it has them. Source: sheet of Pulsar 5, section 4.
+A layout is in the metadata store, so the broker that gets the request does the work itself. For
+work that only the owner of a segment can do, it sends a request to the owner: `/admin/v2/segments`,
+for super users. Names and shapes of values are Pulsar's, where it has them. Source: sheet of Pulsar
+5, section 4.
 """
 
 import asyncio
@@ -47,12 +48,12 @@ from magnetar.sdk.wire import TopicName
 _AUTO_SCALE = shape_of(BY_FIELD["auto_scale"])
 _STATS_AT_ONCE = 16
 _SUMS = ("msgRateIn", "msgRateOut", "storageSize", "backlogSize")
-"""Fields of the segments' statistics that are added up as they are."""
+"""Fields of the segments' statistics that are summed."""
 _SUBSCRIPTION_SUMS = ("msgBacklog", "backlogSize", "unackedMessages", "msgRateOut")
 
 
 def scalable_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/scalable and /admin/v2/segments."""
+    """Return the routes below /admin/v2/scalable and /admin/v2/segments."""
     router = late_router(tags=["scalable topics"])
     _add_topics(router, _Topics(context))
     _add_segments(router, _Segments(context))
@@ -136,13 +137,13 @@ def _add_segments(router: APIRouter, segments: "_Segments") -> None:
 
 
 async def delete_scalable(context: HttpContext, name: TopicName) -> None:
-    """Delete a scalable topic, whoever uses it. One that was interrupted goes on here.
+    """Delete a scalable topic, even if it is in use. A deletion that was interrupted is completed.
 
     Raises:
         TopicNotFoundError, RequestError
     """
     scalable, partitioned = context.topics.scalable, context.topics.partitioned
-    if await partitioned.find(name, is_sure=True) is not None:  # It was partitioned once.
+    if await partitioned.find(name, is_sure=True) is not None:  # Left from a partitioned topic.
         await partitioned.mark_deleted(name, with_scalable=True)
     await scalable.delete_segments(name)
     await context.topics.removal.forget(name)
@@ -151,9 +152,9 @@ async def delete_scalable(context: HttpContext, name: TopicName) -> None:
 
 
 def check_scaling(context: HttpContext, *overrides: AutoScale | None) -> None:
-    """Refuse a policy of splits and merges by load that makes no sense on top of the others.
+    """Refuse a scaling policy that is not consistent with the policies below it.
 
-    `overrides`: of the namespace, and of the topic.
+    `overrides`: policies of the namespace and of the topic, in this order.
 
     Raises:
         HttpRefusal: 412.
@@ -173,7 +174,8 @@ class _Topics:
 
     @property
     def _scalable(self) -> ScalableTopics:
-        """
+        """The scalable topics.
+
         Raises:
             HttpRefusal: 503, scalable topics are switched off.
         """
@@ -181,7 +183,8 @@ class _Topics:
         return self._context.topics.scalable
 
     def _check_on(self) -> None:
-        """
+        """Refuse a request while scalable topics are switched off.
+
         Raises:
             HttpRefusal: 503, scalable topics are switched off.
         """
@@ -192,7 +195,8 @@ class _Topics:
 
     @property
     def _subscriptions(self) -> WholeSubscriptions:
-        """
+        """Subscriptions of whole topics.
+
         Raises:
             HttpRefusal: 503, scalable topics are switched off.
         """
@@ -208,7 +212,7 @@ class _Topics:
         namespace: str,
         wanted: Annotated[list[str] | None, Query(alias="property")] = None,
     ) -> list[str]:
-        """Full names. `property`: only topics that have all of these, as key=value."""
+        """Return the full names. `property`: only topics that have all of these, as key=value."""
         space = await self._context.namespace(tenant, namespace)
         names = await self._scalable.names(space)
         pairs = [tuple(each.partition("=")[::2]) for each in wanted or ()]
@@ -229,7 +233,8 @@ class _Topics:
         segments: Annotated[int, Query(alias="numInitialSegments")] = 1,
         properties: Annotated[dict[str, str] | None, Body()] = None,
     ) -> Response:
-        """Create a scalable topic. 409: the name is taken. 412: it cannot have so many segments."""
+        """Create a scalable topic. 409 if the name is taken. 412 if it cannot have so many
+        segments."""
         name = await self._named(tenant, namespace, topic)
         if name.partition_index >= 0:
             raise HttpRefusal(412, f"{name} has the name of a partition: it cannot be scalable")
@@ -242,15 +247,17 @@ class _Topics:
         return Response(status_code=204)
 
     async def show(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
-        """The record of a topic: its segments, what became of them, and its properties."""
+        """Return the record of a topic: its segments with their parents and children, and its
+        properties."""
         name = await self._named(tenant, namespace, topic)
         return _shown(name, await self._scalable.get(name))
 
     async def delete(
         self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> Response:
-        """Delete a topic with its segments; producers are disconnected. 412: it has subscriptions.
-        With `force` these go, too. One that was interrupted goes on when it is asked for again."""
+        """Delete a topic with its segments; producers are disconnected. 412 if it has
+        subscriptions; with `force` these are deleted, too. Repeating the request completes an
+        interrupted deletion."""
         name = await self._named(tenant, namespace, topic)
         record = await self._scalable.find(name, is_sure=True)
         if record is not None and record.is_migrating and not record.is_deleted:
@@ -275,8 +282,8 @@ class _Topics:
             Query(description="First hash of the second half. Pulsar has no such parameter."),
         ] = None,
     ) -> Response:
-        """Divide an active segment in two, in its middle or where it is said. 404: there is none.
-        409: the layout is being changed. 412: it cannot be divided."""
+        """Split an active segment in two, in its middle or at the given hash. 404 if there is none,
+        409 if the layout is being changed, 412 if it cannot be split."""
         name = await self._named(tenant, namespace, topic)
         await self._scalable.split(name, segment, at=at)
         return Response(status_code=204)
@@ -289,8 +296,9 @@ class _Topics:
         segment: int,
         buckets: Annotated[int, Query(alias="bucketCount")],
     ) -> Response:
-        """Replace an active segment by one with so many entry buckets: as many stream consumers can
-        share it. 404: there is none. 409: the layout is being changed. 412: it cannot have them."""
+        """Replace an active segment by one with the given number of entry buckets, which is also
+        the number of stream consumers that can share it. 404 if there is none, 409 if the layout is
+        being changed, 412 if the number is not possible."""
         name = await self._named(tenant, namespace, topic)
         await self._scalable.rebucket(name, segment, buckets)
         return Response(status_code=204)
@@ -298,8 +306,7 @@ class _Topics:
     async def merge(
         self, tenant: str, namespace: str, topic: str, segment: int, other: int
     ) -> Response:
-        """Make one segment of two active ones that lie side by side. 404, 409, 412: as of a
-        split."""
+        """Merge two adjacent active segments into one. 404, 409 and 412 as for a split."""
         name = await self._named(tenant, namespace, topic)
         await self._scalable.merge(name, segment, other)
         return Response(status_code=204)
@@ -307,12 +314,12 @@ class _Topics:
     async def migrate(
         self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> Response:
-        """Make a scalable topic of a plain or partitioned one. What it holds is read as before, and
-        its producers are refused from then on, unless they are of Pulsar 5. There is no way back.
+        """Turn a plain or partitioned topic into a scalable one. Its messages are read as before.
+        Its producers are refused from then on, unless they are of Pulsar 5. This cannot be undone.
 
-        404: there is none. 409: it is scalable, or has clients that are not known to be of Pulsar 5
-        (with `force`, whatever it has). 412: too many partitions, or it is copied to other
-        clusters. One that was interrupted goes on when it is asked for again.
+        404 if there is no such topic. 409 if it is scalable already, or has clients that are not
+        known to be of Pulsar 5, unless `force` is set. 412 if it has too many partitions, or is
+        copied to other clusters. Repeating the request completes an interrupted migration.
         """
         name = await self._named(tenant, namespace, topic)
         scalable, partitioned = self._scalable, self._context.topics.partitioned
@@ -326,9 +333,10 @@ class _Topics:
         return Response(status_code=204)
 
     async def _check_migration(self, name: TopicName, partitions: int, *, force: bool) -> None:
-        """
+        """Refuse a topic that must not be migrated, before anything is changed.
+
         Raises:
-            HttpRefusal, RequestError: a topic must not be migrated, before anything is changed.
+            HttpRefusal, RequestError
         """
         scalable = self._scalable
         found = await scalable.find(name, is_sure=True)
@@ -360,8 +368,8 @@ class _Topics:
     async def subscribe(
         self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> Response:
-        """Make a subscription at the end of all active segments; where it is, it stays. Pulsar's
-        `type` says nothing here: each consumer says what it is."""
+        """Create a subscription at the end of all active segments; where it exists, it stays.
+        Pulsar's `type` has no effect: each consumer names its own."""
         name = await self._named(tenant, namespace, topic)
         naming.check_subscription(subscription)
         await self._subscriptions.subscribe(name, subscription)
@@ -370,7 +378,7 @@ class _Topics:
     async def unsubscribe(
         self, tenant: str, namespace: str, topic: str, subscription: str, force: bool = False
     ) -> Response:
-        """Delete a subscription of all segments. 404: there is none. 412: it has consumers."""
+        """Delete a subscription of all segments. 404 if there is none, 412 if it has consumers."""
         name = await self._named(tenant, namespace, topic)
         await self._subscriptions.unsubscribe(name, subscription, is_forced=force)
         return Response(status_code=204)
@@ -378,8 +386,9 @@ class _Topics:
     async def seek(
         self, tenant: str, namespace: str, topic: str, subscription: str, timestamp: int
     ) -> Response:
-        """Go on, in all segments, at what was published at or after a time, ms since 1970. Stream
-        consumers get the segments anew, parents before children."""
+        """Move a subscription, in all segments, to the first message published at or after a time
+        in ms since 1970. Stream consumers are assigned the segments again, parents before children.
+        """
         name = await self._named(tenant, namespace, topic)
         await self._subscriptions.seek(name, subscription, timestamp)
         return Response(status_code=204)
@@ -387,13 +396,13 @@ class _Topics:
     async def skip_all(
         self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> Response:
-        """Forget the whole backlog of a subscription, in all segments."""
+        """Clear the whole backlog of a subscription, in all segments."""
         name = await self._named(tenant, namespace, topic)
         await self._subscriptions.seek(name, subscription, None)
         return Response(status_code=204)
 
     async def auto_scale(self, tenant: str, namespace: str, topic: str) -> Response:
-        """What the topic overrides of its namespace's policy. 204: nothing."""
+        """Return the topic's overrides of its namespace's policy; 204 if it has none."""
         record = await self._scalable.get(await self._named(tenant, namespace, topic))
         if record.auto_scale is None:
             return Response(status_code=204)
@@ -402,8 +411,8 @@ class _Topics:
     async def set_auto_scale(
         self, tenant: str, namespace: str, topic: str, request: Request
     ) -> Response:
-        """Override the policy of the namespace, field by field; what is left out is as there. 412:
-        what is merged would be split again, or a number is too small."""
+        """Override the policy of the namespace, field by field; absent fields keep the namespace's
+        value. 412 if a merged segment would be split again, or a number is too small."""
         name = await self._named(tenant, namespace, topic)
         own = _AUTO_SCALE.parse(await request.body())
         if own is None:
@@ -413,12 +422,12 @@ class _Topics:
         return Response(status_code=204)
 
     async def remove_auto_scale(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Override nothing any more."""
+        """Remove the topic's overrides."""
         await self._scalable.set_auto_scale(await self._named(tenant, namespace, topic), None)
         return Response(status_code=204)
 
     async def _policy(self, name: TopicName, record: ScalableTopicRecord) -> ScalePolicy:
-        """What counts for a topic."""
+        """Return the effective policy of a topic."""
         policy = ScalePolicy.of_broker(self._context.settings)
         return policy.over(await self._of_namespace(name)).over(record.auto_scale)
 
@@ -426,8 +435,8 @@ class _Topics:
         return (await self._context.policies.check_namespace(name.namespace_name)).auto_scale
 
     async def stats(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
-        """The layout, and what the owners of its segments say, segment by segment and summed. A
-        segment whose owner does not answer has no numbers."""
+        """Return the layout, with the statistics from the owners of the segments, by segment and
+        summed. A segment whose owner does not answer has no numbers."""
         name = await self._named(tenant, namespace, topic)
         record = await self._scalable.get(name)
         limit = asyncio.Semaphore(_STATS_AT_ONCE)
@@ -450,7 +459,7 @@ class _Topics:
         }
 
     async def _stats_of(self, segment: TopicName) -> dict[str, Any]:
-        """The statistics of a segment, from its owner."""
+        """Return the statistics of a segment, from its owner."""
         try:
             topic = await self._context.served(segment)
         except ElsewhereError as elsewhere:
@@ -466,7 +475,7 @@ class _Topics:
 
 
 class _Segments:
-    """What the owner of a segment does for other brokers."""
+    """Routes that the owner of a segment serves for other brokers."""
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
@@ -481,22 +490,22 @@ class _Segments:
     async def seal(
         self, tenant: str, namespace: str, topic: str, descriptor: str
     ) -> dict[str, list[str]]:
-        """End a segment for good, and tell its durable subscriptions. The record of the topic is
-        left to whoever asks."""
+        """Seal a segment for good, and return its durable subscriptions. The caller updates the
+        record of the topic."""
         name = await self._here(tenant, namespace, topic, descriptor)
         return {"subscriptions": list(await self._own.seal(name))}
 
     async def open_ahead(
         self, tenant: str, namespace: str, topic: str, descriptor: str
     ) -> Response:
-        """Load a segment that a split or merge under way makes: nobody is given it before that has
-        come to its end."""
+        """Load a segment that a split or merge in progress creates. No client is assigned to it
+        before that is complete."""
         name = await self._here(tenant, namespace, topic, descriptor)
         await self._own.open_ahead(name)
         return Response(status_code=204)
 
     async def delete(self, tenant: str, namespace: str, topic: str, descriptor: str) -> Response:
-        """Delete what a segment holds; its clients are disconnected."""
+        """Delete the contents of a segment; its clients are disconnected."""
         name = await self._here(tenant, namespace, topic, descriptor)
         await self._own.delete(name)
         return Response(status_code=204)
@@ -510,7 +519,7 @@ class _Segments:
         subscription: str,
         force: bool = False,
     ) -> dict[str, bool]:
-        """Delete a subscription of a segment, and tell whether there was one."""
+        """Delete a subscription of a segment, and return whether there was one."""
         name = await self._here(tenant, namespace, topic, descriptor)
         found = await self._own.unsubscribe(name, subscription, is_forced=force)
         return {"found": found}
@@ -524,7 +533,7 @@ class _Segments:
         subscription: str,
         timestamp: int | None = None,
     ) -> dict[str, bool]:
-        """Move a subscription of a segment to a time of publishing, or its end, and tell whether
+        """Move a subscription of a segment to a publish time, or to the end, and return whether
         there was one."""
         name = await self._here(tenant, namespace, topic, descriptor)
         return {"found": await self._own.seek(name, subscription, timestamp)}
@@ -532,8 +541,8 @@ class _Segments:
     async def hold_back(
         self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> Response:
-        """Have stream consumers of a subscription get nothing behind the segments on which, by the
-        topic's record, it goes back."""
+        """Withdraw, from stream consumers of a subscription, the descendants of segments on which
+        it moves back by the topic's record."""
         name = await self._context.topic("persistent", tenant, namespace, topic)
         await self._context.check_owner(name)
         await self._context.segment_coordinators.hold_back(name, subscription)
@@ -542,21 +551,22 @@ class _Segments:
     async def used_up(
         self, tenant: str, namespace: str, topic: str, descriptor: str
     ) -> dict[str, bool]:
-        """Whether nothing in a sealed segment is wanted any more."""
+        """Return whether a sealed segment is no longer needed."""
         name = await self._here(tenant, namespace, topic, descriptor)
         return {"usedUp": await self._own.is_used_up(name)}
 
     async def clients(
         self, tenant: str, namespace: str, topic: str, descriptor: str
     ) -> dict[str, int]:
-        """How many producers and consumers of a topic are not known to be of Pulsar 5."""
+        """Return the number of producers and consumers of a topic that are not known to be of
+        Pulsar 5."""
         name = await self._here(tenant, namespace, topic, descriptor)
         return {"classic": self._own.classic_clients(name)}
 
     async def subscribe(
         self, tenant: str, namespace: str, topic: str, descriptor: str, subscription: str
     ) -> Response:
-        """Have a durable subscription at the present end of a segment; one that is there stays."""
+        """Create a durable subscription at the current end of a segment; an existing one stays."""
         name = await self._here(tenant, namespace, topic, descriptor)
         naming.check_subscription(subscription)
         await self._own.subscribe(name, subscription)
@@ -565,14 +575,15 @@ class _Segments:
     async def backlog(
         self, tenant: str, namespace: str, topic: str, descriptor: str, subscription: str
     ) -> dict[str, bool]:
-        """Whether a segment is sealed, and everything in it acknowledged on a subscription."""
+        """Return whether a segment is sealed, and all its messages are acknowledged on a
+        subscription."""
         name = await self._here(tenant, namespace, topic, descriptor)
         return {"drained": await self._own.is_drained(name, subscription)}
 
     async def stats(
         self, tenant: str, namespace: str, topic: str, descriptor: str
     ) -> dict[str, Any]:
-        """Statistics of a segment, as of any topic."""
+        """Return the statistics of a segment, in the form of any topic's."""
         name = await self._here(tenant, namespace, topic, descriptor)
         return await _own_stats(
             self._context, await self._context.topics.get(name, may_create=False)
@@ -580,7 +591,7 @@ class _Segments:
 
 
 async def _own_stats(context: HttpContext, topic: Topic) -> dict[str, Any]:
-    """The statistics of a segment of this broker."""
+    """Return the statistics of a segment of this broker."""
     own = next((each for each in context.admin.brokers() if each.is_self), None)
     now_ms = context.wall_ms()
     return topic_stats(
@@ -593,7 +604,8 @@ async def _own_stats(context: HttpContext, topic: Topic) -> dict[str, Any]:
 
 
 def _shown(topic: TopicName, record: ScalableTopicRecord) -> dict[str, Any]:
-    """The record in Pulsar's form; -1 for the epoch of a seal that has not been."""
+    """Return the record in Pulsar's form; -1 is the sealing epoch of a segment that is not
+    sealed."""
     return {
         "epoch": record.epoch,
         "nextSegmentId": record.next_segment_id,
@@ -650,7 +662,8 @@ def _under_way(record: ScalableTopicRecord) -> dict[str, Any] | None:
 
 
 def _last_operation(record: ScalableTopicRecord) -> dict[str, Any] | None:
-    """Pulsar's fields, and in our own how long it took, and held up publishing, in ms."""
+    """Return Pulsar's fields, and Magnetar's own: the duration, and the time publishing was held
+    up, in ms."""
     last = record.last_change
     if last is None:
         return None
@@ -665,7 +678,7 @@ def _last_operation(record: ScalableTopicRecord) -> dict[str, Any] | None:
 
 
 def _auto_scale(record: ScalableTopicRecord, policy: ScalePolicy) -> dict[str, Any]:
-    """What counts for the topic, by the names of Pulsar's policy, and when it was last scaled."""
+    """Return the topic's effective policy under Pulsar's names, and when it was last scaled."""
     counts: dict[str, Any] = {
         "is_on": policy.is_on,
         "segments_max": policy.segments_max,
@@ -690,7 +703,7 @@ def _auto_scale(record: ScalableTopicRecord, policy: ScalePolicy) -> dict[str, A
 def _subscriptions(
     record: ScalableTopicRecord, stats: Sequence[dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The subscriptions over all segments."""
+    """Return the subscriptions, summed over all segments."""
     found: dict[str, dict[str, Any]] = {}
     for segment, shown in zip(record.segments, stats, strict=True):
         for name, part in shown.get("subscriptions", {}).items():

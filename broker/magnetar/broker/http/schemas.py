@@ -1,7 +1,7 @@
 """Schemas over HTTP. Source: HTTP sheet, section 10.
 
-Any broker answers, none redirects: schemas are in the metadata store and in ledgers. The topic
-itself need not exist yet; its namespace must.
+Any broker answers, without redirects: schemas are in the metadata store and in ledgers. The topic
+itself need not exist yet, but its namespace must.
 """
 
 from typing import Annotated, Any
@@ -24,13 +24,13 @@ _PREFIX = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 
 class PostSchemaPayload(BaseModel):
-    """A schema, as Pulsar's tools give it."""
+    """A schema in the form of Pulsar's tools."""
 
     model_config = ConfigDict(extra="ignore")
 
     type: str
     definition: Annotated[str | None, Field(alias="schema")] = None
-    """Of KEY_VALUE: JSON with a key and a value."""
+    """Definition of the schema; for KEY_VALUE, JSON with a key and a value."""
     properties: dict[str, str] | None = None
 
 
@@ -48,23 +48,23 @@ class _Schemas:
         return await self._context.policies.of(name)
 
     async def latest(self, tenant: str, namespace: str, topic: str) -> JSONResponse:
-        """The schema of a topic. 404: it has none, or it was deleted."""
+        """Return the schema of a topic; 404 if it has none, or it was deleted."""
         return JSONResponse(
             shown_schema(await self._schemas.latest(await self._named(tenant, namespace, topic)))
         )
 
     async def numbered(self, tenant: str, namespace: str, topic: str, version: int) -> JSONResponse:
-        """A version of the schema, also one that was deleted."""
+        """Return a version of the schema; 404 if there is none, or it was deleted."""
         name = await self._named(tenant, namespace, topic)
         return JSONResponse(shown_schema(await self._schemas.get(name, version)))
 
     async def versions(self, tenant: str, namespace: str, topic: str) -> JSONResponse:
-        """All versions of the schema, oldest first."""
+        """Return the versions of the schema that were not deleted, oldest first."""
         found = await self._schemas.versions(await self._named(tenant, namespace, topic))
         return JSONResponse({"getSchemaResponses": [shown_schema(each) for each in found]})
 
     async def metadata(self, tenant: str, namespace: str, topic: str) -> JSONResponse:
-        """Where the versions are stored."""
+        """Return the ledgers in which the versions are stored."""
         index = await self._schemas.index(await self._named(tenant, namespace, topic))
         places = [_place(each) for each in index]
         return JSONResponse({"info": places[-1], "index": places})
@@ -72,7 +72,8 @@ class _Schemas:
     async def register(
         self, tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
     ) -> dict[str, Any]:
-        """Give the topic a schema. 409: it does not fit. 422: it is no definition of its type."""
+        """Register a schema. 409 if it is not compatible, 422 if its definition is not valid for
+        its type."""
         name = await self._named(tenant, namespace, topic)
         version = await self._schemas.put(name, _schema_of(payload), await self._policies_of(name))
         return {"version": {"version": version}}
@@ -80,7 +81,8 @@ class _Schemas:
     async def delete(
         self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> dict[str, int]:
-        """Have the topic have no schema. With force, old versions cannot be read any more."""
+        """Delete the schema of a topic. With `force`, all versions are removed with their
+        ledgers."""
         name = await self._named(tenant, namespace, topic)
         if not force:
             return {"version": await self._schemas.delete(name)}
@@ -92,7 +94,7 @@ class _Schemas:
     async def compatibility(
         self, tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
     ) -> dict[str, Any]:
-        """Whether a schema could be registered, and by which strategy."""
+        """Return whether a schema could be registered, and the strategy that decides."""
         name = await self._named(tenant, namespace, topic)
         strategy = (await self._policies_of(name)).schema_compatibility
         schema = _schema_of(payload)
@@ -108,13 +110,13 @@ class _Schemas:
     async def version_of(
         self, tenant: str, namespace: str, topic: str, payload: PostSchemaPayload
     ) -> dict[str, int]:
-        """The version of a schema. 404: it is none of the topic's."""
+        """Return the version of a schema; 404 if the topic has no such schema."""
         name = await self._named(tenant, namespace, topic)
         return {"version": await self._schemas.find(name, _schema_of(payload))}
 
 
 def schemas_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/schemas."""
+    """Return the routes below /admin/v2/schemas."""
     router = late_router(tags=["schemas"])
     routes = _Schemas(context)
     router.get(_PREFIX + "/schema")(routes.latest)
@@ -129,9 +131,10 @@ def schemas_router(context: HttpContext) -> APIRouter:
 
 
 def _schema_of(payload: PostSchemaPayload) -> SchemaData:
-    """
+    """Return the schema in a body.
+
     Raises:
-        InvalidSchemaError
+        InvalidSchemaError: its type is unknown, or its definition is not text.
     """
     try:
         kind = SchemaType(payload.type.upper())
@@ -148,7 +151,7 @@ def _schema_of(payload: PostSchemaPayload) -> SchemaData:
 
 
 def shown_schema(stored: StoredSchema) -> dict[str, Any]:
-    """A version of a schema as Pulsar's JSON."""
+    """Return a version of a schema as Pulsar's JSON."""
     schema = stored.schema
     if schema.type is SchemaType.KEY_VALUE:
         text = key_value.text_of_data(schema.data)

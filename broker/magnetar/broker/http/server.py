@@ -1,16 +1,16 @@
-"""The HTTP server: uvicorn in the event loop of the process, and the bounds of its connections.
+"""The HTTP server: uvicorn in the event loop of the process, and the limits on its connections.
 
-Everything heavy is imported when the server starts, so that importing the broker stays cheap. It
-serves whatever application it is given: a process without a broker shows its metrics by it too.
+Heavy modules are imported when the server starts, so that importing the broker stays cheap. The
+server serves any application: a process without a broker uses it for its metrics.
 
-Bounded are how many connections there are, and how long one may hold its place for nothing. A
-connection *waits* while the next request has not come whole, head and body, or while the client
-takes nothing of an answer. One that waits too long is closed: whoever opens many and says nothing,
-or says it a byte a minute, would else take the files of the process away from its clients. A socket
-that became a WebSocket is not counted any more; its bounds are that service's.
+Limits apply to the number of connections, and to the time that an idle one may take. A connection
+*waits* while its next request is incomplete, head or body, or while the client reads nothing of an
+answer. A connection that waits too long is closed. Otherwise a client that opens many and sends
+nothing, or a byte a minute, would take the file descriptors of the process away from other clients.
+A socket that became a WebSocket is no longer counted; the limits of that service apply.
 
-Over TLS a connection is counted before its handshake: a server of the event loop tells of one only
-when its handshake is over, and sockets that never begin one would be within no bound.
+Over TLS, a connection is counted before its handshake. A server of the event loop reports a
+connection only after its handshake, so sockets that never begin one would escape all limits.
 """
 
 import asyncio
@@ -40,21 +40,21 @@ _LOOKS_PER_TIMEOUT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class HttpBounds:
-    """Of one port."""
+    """Limits of one port."""
 
     connections_max: int = 10_000
-    """More are closed on arrival."""
+    """Connections at most; more are closed on arrival."""
     per_address_max: int = 0
-    """From one address; 0 = any number."""
+    """Connections from one address at most; 0 for any number."""
     kept_for_loopback: int = 32
-    """Beyond both, for connections from the host itself."""
+    """Extra connections, beyond both limits, from the host itself."""
     request_timeout_s: float = 60.0
-    """For the head and the body of a request, from when the connection could begin it; and without
-    the client taking anything of an answer."""
+    """Seconds for head and body of a request, from when the connection could begin it; and seconds
+    for which the client may read nothing of an answer."""
 
 
 class HttpConnections:
-    """The connections of one port."""
+    """The connections of one port, within their limits."""
 
     def __init__(
         self, bounds: HttpBounds, *, on_refused: Callable[[], None] = lambda: None
@@ -77,23 +77,23 @@ class HttpConnections:
         return len(self._connections)
 
     def start(self) -> None:
-        """Begin to look for those that wait too long."""
+        """Start to close connections that wait too long."""
         self._look_later()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop closing connections."""
         if self._looking is not None:
             self._looking.cancel()
 
     def bounded(self, base: Any) -> Any:
-        """uvicorn's class of connections `base`, with these bounds."""
+        """Return a subclass of uvicorn's connection class `base` with these limits."""
         connections = self
 
         class Bounded(base):  # type: ignore[misc]  # uvicorn chooses the class when it runs
             waits_since_s: float | None = None
-            """None: it did not wait at the last look."""
+            """When the wait began, in seconds; None if it did not wait at the last look."""
             unsent_bytes = 0
-            """What the client had to take at the last look before more is written; 0: nothing."""
+            """Bytes in the write buffer at the last look while writing was paused; else 0."""
             is_ended = False
 
             def connection_made(self, transport: asyncio.Transport) -> None:
@@ -105,7 +105,7 @@ class HttpConnections:
 
             def connection_lost(self, exc: Exception | None) -> None:
                 connections.forget(self)
-                if self.transport is not None:  # it was admitted
+                if self.transport is not None:  # It was admitted.
                     super().connection_lost(exc)
 
             def handle_websocket_upgrade(self, *arguments: Any) -> None:
@@ -124,19 +124,20 @@ class HttpConnections:
         return Bounded
 
     def admit(self, connection: Any, host: str) -> bool:
-        """Take a new one in, if it was not before its handshake; False: there are too many."""
+        """Count a connection in, unless that was done before its handshake. False if there are too
+        many."""
         if connection in self._connections:
             return True
         if self._connections.take(connection, host, asyncio.get_running_loop().time()):
             return True
-        if self._connections.is_full and not self._is_full:  # one line, not one per client
+        if self._connections.is_full and not self._is_full:  # One line, not one per client.
             self._is_full = True
             _log.warning("http_connections_full", connections=len(self._connections))
         self._on_refused()
         return False
 
     def answered(self, connection: Any) -> None:
-        """A request was answered: the connection has time for its next one."""
+        """Note that a request was answered: the connection has the full time for its next one."""
         self._connections.spoke(connection, asyncio.get_running_loop().time())
 
     def forget(self, connection: Any) -> None:
@@ -149,12 +150,12 @@ class HttpConnections:
 
     def _look(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        # Then what clients have sent may lie unread: that the loop stood still is not their fault.
+        # After a stall of the event loop, data from clients may be unread: that is not their fault.
         is_late = now_s - self._looked_s > 2 * self._pause_s
         self._looked_s = now_s
         for connection in list(self._connections.all):
             if connection.transport is None:
-                continue  # in its handshake, which has a bound of its own
+                continue  # In its handshake, which has a timeout of its own.
             is_stuck = _is_stuck(connection)
             if is_late or not (is_stuck or _is_waiting(connection)):
                 connection.waits_since_s = None
@@ -167,7 +168,7 @@ class HttpConnections:
 
 
 def _is_stuck(connection: Any) -> bool:
-    """Whether the client has taken nothing of an answer since the last look."""
+    """Whether the client has read nothing of an answer since the last look."""
     before: int = connection.unsent_bytes
     is_paused = connection.flow.write_paused
     now: int = connection.transport.get_write_buffer_size() if is_paused else 0
@@ -176,31 +177,32 @@ def _is_stuck(connection: Any) -> bool:
 
 
 def _is_silent(connection: Any) -> bool:
-    """Whether it only holds its place; one in its TLS handshake has a bound of its own."""
+    """Whether the connection is idle. One in its TLS handshake is not: that has its own timeout."""
     return connection.transport is not None and _is_waiting(connection)
 
 
 def _is_waiting(connection: Any) -> bool:
-    """Whether it is the client's turn to speak."""
+    """Whether the next bytes must come from the client."""
     cycle = connection.cycle
     return cycle is None or cycle.response_complete or cycle.more_body
 
 
 def _end(connection: Any, *, for_good: bool) -> None:
-    """Politely at first: an answer may still be on its way, if the client takes it."""
+    """Close a connection; abort it if `for_good`. After a close, an answer may still be
+    delivered."""
     connection.is_ended = True
     if for_good:
         connection.transport.abort()
-    elif not connection.transport.is_closing():  # with TLS, a second close forbids an abort
+    elif not connection.transport.is_closing():  # With TLS, a second close prevents an abort.
         connection.transport.close()
 
 
 _PAUSE_S: Final = 1.0
-"""After a failure to accept: the process may have no file left."""
+"""Pause after a failed accept, in seconds: the process may be out of file descriptors."""
 
 
 class HttpsAcceptor:
-    """Of one port."""
+    """Accepts connections of one HTTPS port."""
 
     def __init__(
         self,
@@ -211,7 +213,7 @@ class HttpsAcceptor:
         *,
         handshake_timeout_s: float,
     ) -> None:
-        """`make` makes uvicorn's part of a connection, within the bounds of `connections`."""
+        """`make` creates uvicorn's part of a connection, within the limits of `connections`."""
         self._listener = listener
         self._tls = tls
         self._make = make
@@ -221,13 +223,13 @@ class HttpsAcceptor:
         self._opening: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Accept. The listener is the acceptor's from now on."""
+        """Start to accept connections. From now on the acceptor owns the listener."""
         self._accepting = asyncio.get_running_loop().create_task(
             self._accept(), name="https-acceptor"
         )
 
     def stop(self) -> None:
-        """Accept no more; handshakes that are under way end with their connections."""
+        """Stop accepting. Handshakes in progress end, and their connections with them."""
         if self._accepting is not None:
             self._accepting.cancel()
         for task in self._opening:
@@ -250,7 +252,7 @@ class HttpsAcceptor:
                 task.add_done_callback(self._opening.discard)
             else:
                 accepted.close()
-            await asyncio.sleep(0)  # a loop may accept without a turn: others have theirs
+            await asyncio.sleep(0)  # Accepting may not suspend: give other tasks a turn.
 
     async def _open(self, connection: Any, accepted: socket.socket) -> None:
         try:
@@ -261,7 +263,7 @@ class HttpsAcceptor:
                 ssl_handshake_timeout=self._timeout_s,
             )
         except OSError:
-            pass  # of the client: it spoke no TLS, was not let in, too slow, or is gone
+            pass  # The client spoke no TLS, was refused, too slow, or left.
         finally:
             if connection.transport is None:
                 self._connections.forget(connection)
@@ -286,10 +288,16 @@ class HttpServer:
         bounds: HttpBounds | None = None,
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """Both are called when the server starts. `make_websocket` gives what takes sockets over
-        whose clients ask for an upgrade (see `websocket/`); None: nothing does. `tls`: serve over
-        TLS. `certificate_roles`: gets the names in verified certificates of clients, by their
-        address, while they are connected. `on_refused`: a connection beyond `bounds` came."""
+        """Create a server; `make_app` and `make_websocket` are called when it starts.
+
+        Args:
+            make_websocket: returns the factory of protocols that take over sockets when clients
+                request an upgrade (see `websocket/`); None refuses upgrades.
+            tls: serve over TLS with this context.
+            certificate_roles: receives the names in verified certificates of clients, by address
+                and port, while they are connected.
+            on_refused: called for each connection beyond `bounds`.
+        """
         self._connections = HttpConnections(bounds or HttpBounds(), on_refused=on_refused)
         self._tls = tls
         self._handshake_timeout_s = tls_handshake_timeout_s
@@ -310,7 +318,7 @@ class HttpServer:
         """Listen and serve.
 
         Raises:
-            ListenError: the address is taken or not ours.
+            ListenError: the address is taken, or not one of this host.
         """
         listener = self._listen()
         self._port = listener.getsockname()[1]
@@ -319,7 +327,7 @@ class HttpServer:
         class Server(uvicorn.Server):
             @contextmanager
             def capture_signals(self) -> Iterator[None]:
-                """Leave the signals to the process: stopping is its owner's decision."""
+                """Leave the signals to the process: its owner decides when to stop."""
                 yield
 
         config = uvicorn.Config(
@@ -327,13 +335,14 @@ class HttpServer:
             log_config=None,
             access_log=False,
             lifespan="off",
-            # Whatever else is installed: this one bounds the head of a request.
+            # This implementation is required, whatever else is installed: it limits the head of a
+            # request.
             http="h11",
             h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
-            # Any callable will do, whatever the type says.
+            # uvicorn takes any callable, despite the type.
             ws=self._make_websocket() or "none",  # type: ignore[arg-type]
             timeout_graceful_shutdown=1,
-            # Whose address it is decides about limits and certificates: no header may say so.
+            # Limits and certificates depend on the real address: no header may replace it.
             proxy_headers=False,
         )
         config.load()
@@ -344,7 +353,7 @@ class HttpServer:
         self._server = server = Server(config)
         sockets = [listener]
         if self._tls is not None:
-            sockets = []  # uvicorn gets connections whose handshake is over
+            sockets = []  # uvicorn gets connections after their handshake.
             self._acceptor = HttpsAcceptor(
                 listener,
                 self._tls,
@@ -374,7 +383,7 @@ class HttpServer:
         return listener
 
     async def stop(self) -> None:
-        """Finish open requests, within a second."""
+        """Stop; open requests have one second to finish."""
         self._connections.stop()
         if self._acceptor is not None:
             self._acceptor.stop()
@@ -386,12 +395,12 @@ class HttpServer:
 
 
 def _noting(base: Any, roles: dict[tuple[str, int], str]) -> Any:
-    """A class of connections that note the names in their clients' certificates."""
+    """Return a subclass of connections that records the names in client certificates."""
 
     class Noting(base):  # type: ignore[misc]  # uvicorn chooses the class when it runs
         def connection_made(self, transport: asyncio.Transport) -> None:
             self._noted = tuple((transport.get_extra_info("peername") or ("?", 0))[:2])
-            # Whoever had this address before is gone, whatever it was handed over to meanwhile.
+            # The former client at this address is gone, even if its socket was handed over.
             roles.pop(self._noted, None)
             role = role_of(transport.get_extra_info("peercert"))
             if role:
@@ -406,11 +415,11 @@ def _noting(base: Any, roles: dict[tuple[str, int], str]) -> Any:
 
 
 def _unambiguous(app: "Application") -> "Application":
-    """Refuse requests that a proxy in front may read in another way than we do.
+    """Refuse requests that a proxy in front may interpret differently.
 
-    With both Content-Length and Transfer-Encoding the two could disagree where the next request
-    begins, and with two Authorization headers who is asking. The connection ends with the answer:
-    what follows on it cannot be trusted either. Source: RFC 9112, 6.1 and 6.3.
+    With both Content-Length and Transfer-Encoding, the two could disagree on where the next request
+    begins; with two Authorization headers, on the sender's identity. The answer closes the
+    connection, because what follows on it cannot be trusted either. Source: RFC 9112, 6.1 and 6.3.
     """
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:

@@ -56,7 +56,7 @@ NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Leave
 
 
 def stats_router(context: HttpContext, *, wall_ms: Callable[[], int]) -> APIRouter:
-    """The routes below /admin/v2/persistent and /admin/v2/non-persistent."""
+    """Return the routes below /admin/v2/persistent and /admin/v2/non-persistent."""
     router = late_router(tags=["statistics"])
     for domain in _DOMAINS:
         _Routes(router, context, domain, wall_ms).add()
@@ -64,7 +64,7 @@ def stats_router(context: HttpContext, *, wall_ms: Callable[[], int]) -> APIRout
 
 
 class _Routes:
-    """The routes of one domain."""
+    """Routes of one domain."""
 
     def __init__(
         self, router: APIRouter, context: HttpContext, domain: str, wall_ms: Callable[[], int]
@@ -81,7 +81,7 @@ class _Routes:
         return own.broker_id if own is not None else ""
 
     async def _plain(self, tenant: str, namespace: str, topic: str) -> Topic:
-        """A topic of this broker; the name of a partitioned one is none.
+        """Return a topic of this broker; a partitioned topic counts as not found.
 
         Raises:
             TopicNotFoundError, ElsewhereError
@@ -95,11 +95,12 @@ class _Routes:
             raise TopicNotFoundError(f"Topic {name} not found") from error
 
     async def _at_rest(self, tenant: str, namespace: str, topic: str) -> Stats | None:
-        """What is stored of a topic of this broker that is not loaded; None: it is loaded.
+        """Return the stored backlogs of a topic of this broker that is not loaded; None if it is
+        loaded or partitioned.
 
         Raises:
             TopicNotFoundError, ElsewhereError
-            HttpRefusal: 503, that cannot be read now.
+            HttpRefusal: 503, they cannot be read now.
         """
         name = await self._context.topic(self._domain, tenant, namespace, topic)
         if await self._work.partitions(name) is not None:
@@ -112,9 +113,10 @@ class _Routes:
         return await self._stored(name)
 
     async def _stored(self, name: TopicName) -> Stats:
-        """
+        """Return the stored backlogs of a topic that is not loaded.
+
         Raises:
-            HttpRefusal: 503, it cannot be read now.
+            HttpRefusal: 503, they cannot be read now.
         """
         try:
             found = await resting_backlogs(self._context.store, name)
@@ -150,7 +152,7 @@ class _Routes:
         *,
         only_loaded: bool = False,
     ) -> tuple[Stats, dict[str, Stats]]:
-        """The metadata of a partitioned topic, and what its partitions answer, by name."""
+        """Return the metadata of a partitioned topic, and the answers of its partitions by name."""
         record = await self._context.topics.partitioned.find(name)
         if record is None:
             raise TopicNotFoundError(f"Partitioned topic {name} not found")
@@ -175,7 +177,7 @@ class _Routes:
         return metadata, parts
 
     def add(self) -> None:
-        """Put them into the router."""
+        """Add the routes to the router."""
         router, prefix = self._router, self._prefix
         of = f"of a {self._domain} topic"
 
@@ -191,7 +193,8 @@ class _Routes:
             no_consumers: NoConsumers = False,
             only_loaded: OnlyLoaded = False,
         ) -> Stats:
-            """And why its subscriptions deliver nothing; asks its owner."""
+            """Return the statistics, and why subscriptions deliver nothing, from the owner of the
+            topic."""
             stored = await self._at_rest(tenant, namespace, topic) if only_loaded else None
             if stored is not None:
                 return stored
@@ -271,7 +274,8 @@ class _Routes:
 
         @router.get(prefix + "/internal-info", summary="Metadata of a topic")
         async def internal_info(tenant: str, namespace: str, topic: str) -> Stats:
-            """Of a partitioned topic: of each partition, by its name."""
+            """Return the metadata of the topic; for a partitioned topic, of each partition by
+            name."""
             name = await self._context.topic(self._domain, tenant, namespace, topic)
 
             async def work(there: Topic) -> Stats:
@@ -292,7 +296,7 @@ class _Routes:
 
 
 class _Wanted:
-    """What of the statistics is wanted."""
+    """Choice of the statistics to return."""
 
     def __init__(self, sized: bool, no_publishers: bool, no_consumers: bool) -> None:
         self._sized = sized
@@ -301,7 +305,7 @@ class _Wanted:
 
     @property
     def query(self) -> str:
-        """Query string that asks another broker for the same fields."""
+        """Query string that requests the chosen fields from another broker."""
         flags = {
             "subscriptionBacklogSize": self._sized,
             "excludePublishers": self._no_publishers,
@@ -310,7 +314,7 @@ class _Wanted:
         return "".join(f"&{name}={str(value).lower()}" for name, value in flags.items())
 
     def cut(self, stats: Stats) -> None:
-        """Leave out what is not."""
+        """Leave out the fields that are not wanted."""
         if self._no_publishers:
             stats["publishers"] = []
         for each in stats["subscriptions"].values():
@@ -321,7 +325,8 @@ class _Wanted:
 
 
 async def _add_earliest(topic: Topic, stats: Mapping[str, Any]) -> None:
-    """
+    """Add the publish times of the oldest messages to the statistics.
+
     Raises:
         HttpRefusal: 503, the messages cannot be read now.
     """

@@ -1,8 +1,10 @@
-"""Subscriptions and kept data over HTTP. Source: HTTP sheet, sections 9.1 (trim, truncate) and 9.3.
+"""Subscriptions and stored data over HTTP. Source: HTTP sheet, sections 9.1 (trim, truncate) and
+9.3.
 
-Every call is for the broker that serves the topic; others send it there. About a partitioned topic
-it is carried out at the owner of each partition; what names a message of one of them is refused
-with 405. So is what moves a subscription of a non-persistent topic, which keeps no place.
+The owner of a topic carries out each request; other brokers redirect to it. For a partitioned
+topic, the owner of each partition carries it out. A request that names a message of one partition
+is refused with 405. So is a request that moves a subscription of a non-persistent topic, which has
+no position.
 """
 
 from typing import Annotated
@@ -37,7 +39,7 @@ _NO_RANGE = (1 << 63) - 1
 
 
 class ResetCursorData(RequestBody):
-    """A place in a topic, and whether it is still to be delivered."""
+    """A position in a topic, and whether the message there is excluded."""
 
     ledger_id: WholeNumber = Field(alias="ledgerId", ge=-1, le=_NO_RANGE)
     entry_id: WholeNumber = Field(alias="entryId", ge=-1, le=_NO_RANGE)
@@ -47,7 +49,7 @@ class ResetCursorData(RequestBody):
 
 
 class BacklogAnalysis(BaseModel):
-    """What a backlog consists of. There are no filters: all are accepted."""
+    """Contents of a backlog. There are no filters, so all entries are accepted."""
 
     entries: int
     messages: int
@@ -59,7 +61,7 @@ class BacklogAnalysis(BaseModel):
     filterAcceptedMessages: int
     filterRescheduledMessages: int = 0
     aborted: bool
-    """There is more than was read."""
+    """Whether the backlog has more entries than were read."""
     firstMessageId: str | None = None
     lastMessageId: str | None = None
 
@@ -98,7 +100,7 @@ class _Subscriptions:
         return await self._context.topic("persistent", tenant, namespace, topic)
 
     async def subscriptions(self, tenant: str, namespace: str, topic: str) -> list[str]:
-        """Names of the subscriptions, readers included."""
+        """Return the names of the subscriptions, readers included."""
 
         async def names(there: Topic) -> list[str]:
             return [name for name, each in there.subscriptions.items() if each.is_open]
@@ -108,7 +110,7 @@ class _Subscriptions:
         return sorted({str(one) for some in found if isinstance(some, list) for one in some})
 
     async def skip_all(self, tenant: str, namespace: str, topic: str, sub: str) -> Response:
-        """Forget the whole backlog; consumers are disconnected, and come back."""
+        """Clear the whole backlog; consumers are disconnected, and reconnect."""
 
         async def work(there: Topic) -> None:
             await operating.skip_all(there, operating.backlog_of(there, sub))
@@ -118,7 +120,7 @@ class _Subscriptions:
         return _dropped(sub)
 
     async def skip(self, tenant: str, namespace: str, topic: str, sub: str, count: int) -> Response:
-        """Forget the oldest entries of the backlog."""
+        """Skip the oldest entries of the backlog."""
         if count < 0:
             raise HttpRefusal(412, f"{count} messages cannot be skipped")
         there = await self._single(tenant, namespace, topic, "skipping so many messages")
@@ -128,7 +130,8 @@ class _Subscriptions:
     async def skip_unreadable(
         self, tenant: str, namespace: str, topic: str, sub: str
     ) -> dict[str, int]:
-        """Forget exactly the entries that no bookie can serve, at which the subscription stands."""
+        """Skip exactly the unreadable entries at which the subscription is stuck: no bookie can
+        serve them."""
         there = await self._single(tenant, namespace, topic, "skipping what cannot be read")
         found = operating.subscription_of(there, sub)
         return {"skipped": await operating.skip_unreadable(there, found)}
@@ -136,7 +139,8 @@ class _Subscriptions:
     async def expire(
         self, tenant: str, namespace: str, topic: str, sub: str, seconds: int
     ) -> Response:
-        """Forget what is older. 409: that is being done already."""
+        """Expire messages older than the given seconds. 409 if messages of the topic are already
+        being expired."""
 
         async def work(there: Topic) -> None:
             await _expire(self._keeping, there, [operating.backlog_of(there, sub)], seconds)
@@ -147,7 +151,7 @@ class _Subscriptions:
 
     async def expire_all(self, tenant: str, namespace: str, topic: str, seconds: int) -> Response:
         """Expire messages of all durable subscriptions of a topic; and of copies to other clusters,
-        if these are to expire at all."""
+        if these may expire."""
 
         async def work(there: Topic) -> None:
             known = expiring(there)
@@ -165,7 +169,7 @@ class _Subscriptions:
     async def expire_through(
         self, tenant: str, namespace: str, topic: str, sub: str, place: ResetCursorData
     ) -> Response:
-        """Forget everything through a message, or before it if it is excluded."""
+        """Expire all messages up to the given one, which itself stays if it is excluded."""
         there = await self._single(tenant, namespace, topic, "expiring up to a message")
         subscription = operating.backlog_of(there, sub)
         through = Position(place.ledger_id, place.entry_id - place.is_excluded)
@@ -178,7 +182,8 @@ class _Subscriptions:
     async def reset_to_time(
         self, tenant: str, namespace: str, topic: str, sub: str, timestamp: int
     ) -> Response:
-        """Go on at what was published at or after a time, ms since 1970."""
+        """Move the subscription to the first message published at or after a time, in ms since
+        1970."""
 
         async def work(there: Topic) -> None:
             operating.check_subscription_alone(there, sub)
@@ -192,7 +197,7 @@ class _Subscriptions:
     async def reset(
         self, tenant: str, namespace: str, topic: str, sub: str, place: ResetCursorData
     ) -> Response:
-        """Go on at a message, or behind it if it is excluded."""
+        """Move the subscription to a message, or behind it if it is excluded."""
         there = await self._single(tenant, namespace, topic, "a reset to a message")
         operating.check_subscription_alone(there, sub)
         subscription = operating.subscription_of(there, sub)
@@ -200,7 +205,8 @@ class _Subscriptions:
         return _done()
 
     async def properties(self, tenant: str, namespace: str, topic: str, sub: str) -> JsonValue:
-        """The subscription's properties; of a partitioned topic, those of its first partition."""
+        """Return the subscription's properties; for a partitioned topic, those of its first
+        partition."""
 
         async def work(there: Topic) -> JsonValue:
             cursor = operating.subscription_of(there, sub).cursor
@@ -230,8 +236,8 @@ class _Subscriptions:
         place: Place = None,
         replicated: bool = False,
     ) -> Response:
-        """Make a subscription, at the end if nothing else is said. 409: it exists, and in every
-        partition: where it is missing in some, an earlier attempt is completed."""
+        """Create a subscription, at the end by default. 409 if it exists in every partition. If it
+        exists in some partitions only, an earlier attempt is completed."""
 
         async def work(there: Topic) -> None:
             if sub in there.subscriptions or sub in there.internal_cursors:
@@ -253,7 +259,7 @@ class _Subscriptions:
     async def delete(
         self, tenant: str, namespace: str, topic: str, sub: str, force: bool = False
     ) -> Response:
-        """Delete a subscription. 412: it has consumers, and is not to be deleted by force."""
+        """Delete a subscription. 412 if it has consumers and `force` is not set."""
 
         async def work(there: Topic) -> None:
             operating.check_subscription_alone(there, sub)
@@ -266,13 +272,13 @@ class _Subscriptions:
         return _done()
 
     async def trim(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Have what is consumed and not to be retained go at once."""
+        """Delete ledgers that are consumed and need not be retained, at once."""
         name = await self._persistent(tenant, namespace, topic)
         await self._each(name, "POST", "trim", operating.trim)
         return _done()
 
     async def truncate(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Forget all backlogs, and delete the data."""
+        """Clear all backlogs, and delete the data."""
         name = await self._persistent(tenant, namespace, topic)
         await self._each(name, "DELETE", "truncate", operating.truncate)
         return _done()
@@ -280,9 +286,10 @@ class _Subscriptions:
     async def analyze(
         self, tenant: str, namespace: str, topic: str, sub: str, place: Place = None
     ) -> BacklogAnalysis:
-        """Read what a subscription has not acknowledged, and count it; from a message on, if given.
+        """Read and count what a subscription has not acknowledged, from a message on, if one is
+        given.
 
-        It stops after `backlog_analysis_entries_max` entries, and says so.
+        The count stops after `backlog_analysis_entries_max` entries, and the answer says so.
         """
         there = await self._single(tenant, namespace, topic, "the analysis of a backlog")
         subscription = operating.subscription_of(there, sub)
@@ -293,7 +300,7 @@ class _Subscriptions:
     async def replicated(
         self, tenant: str, namespace: str, topic: str, sub: str
     ) -> dict[str, bool]:
-        """Whether a subscription is replicated, by topic or partition."""
+        """Return whether a subscription is replicated, by topic or partition."""
 
         async def work(there: Topic) -> dict[str, bool]:
             return {str(there.name): operating.subscription_of(there, sub).is_replicated}
@@ -316,8 +323,8 @@ class _Subscriptions:
         sub: str,
         enabled: Annotated[Flag, Body()],
     ) -> Response:
-        """Have other clusters keep a subscription in step, or no more. 412: this broker keeps none
-        in step."""
+        """Start or stop the replication of a subscription to other clusters. 412 if the setting of
+        this broker turns that off."""
         if enabled and not self._context.settings.replicated_subscriptions_enabled:
             raise HttpRefusal(412, "replicated_subscriptions_enabled of this broker is off")
 
@@ -331,7 +338,7 @@ class _Subscriptions:
 
 
 def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
-    """The routes below a topic that are about its subscriptions and its data."""
+    """Return the routes below a topic for its subscriptions and its data."""
     router = late_router(tags=["subscriptions"])
     routes = _Subscriptions(context, keeping)
     router.get(_PERSISTENT + "/subscriptions")(routes.subscriptions)
@@ -366,7 +373,7 @@ def subscriptions_router(context: HttpContext, keeping: Keeping) -> APIRouter:
 
 
 def _action(subscription: str, what: str = "") -> str:
-    """The path of a request behind its topic."""
+    """Return the part of a path after the topic."""
     path = f"subscription/{quote(subscription, safe='')}"
     return f"{path}/{what}" if what else path
 
@@ -376,7 +383,7 @@ def _done() -> Response:
 
 
 def _dropped(subscription: str) -> Response:
-    """204; of copies to another cluster, with what that means."""
+    """Return 204; for copies to another cluster, with a note on the consequence."""
     if not subscription.startswith(naming.REPLICATOR_PREFIX):
         return _done()
     cluster = subscription.removeprefix(naming.REPLICATOR_PREFIX)
@@ -386,10 +393,11 @@ def _dropped(subscription: str) -> Response:
 async def _expire(
     keeping: Keeping, topic: Topic, subscriptions: list[Expirable], age_s: int
 ) -> None:
-    """
+    """Expire messages of subscriptions that are older than `age_s`.
+
     Raises:
-        HttpRefusal: 409, 412.
-        BrokerPersistenceError
+        HttpRefusal: 409, messages are being expired already; 412, the age is not valid.
+        BrokerPersistenceError: older messages cannot be found now.
     """
     if age_s <= 0:
         raise HttpRefusal(412, f"{age_s} s is not a valid message age")
@@ -406,7 +414,8 @@ async def _expire(
 
 
 async def first_of(topic: Topic, place: ResetCursorData) -> tuple[Position, tuple[int, ...]]:
-    """The first entry to deliver, and the ack_set words of its messages that are passed.
+    """Return the first entry to deliver, and the ack_set words of its messages that are to be
+    skipped.
 
     Raises:
         BrokerPersistenceError: the batch cannot be read.

@@ -1,8 +1,8 @@
-"""The statistics of a partitioned topic: those of its partitions, joined field by field. Pure.
+"""Statistics of a partitioned topic: those of its partitions, combined field by field. Pure.
 
-Each field has a rule in the tables below: most are added, of ages and times the latest or the
-earliest counts, of what all partitions have in common the first. A producer or consumer that a
-client has in several partitions is one here, told by its name, as in Pulsar.
+The tables below have a rule for each field. Most fields are summed. For ages and times the latest
+or the earliest counts, and for values that all partitions share, the first. A producer or consumer
+that a client has in several partitions is shown once, identified by its name, as in Pulsar.
 
 Source: HTTP sheet, section 9.2.
 """
@@ -12,15 +12,15 @@ from typing import Any, Final
 
 Stats = dict[str, Any]
 Rule = Callable[[Sequence[Any]], Any]
-"""From what the partitions have to the one value."""
+"""Combines the values of the partitions into one value."""
 
 SUMMED_ABSENT: Final[Mapping[str, str]] = {
     "ownerBroker": "each partition has an owner of its own",
 }
-"""Fields of a topic that a partitioned one does not have, and why."""
+"""Fields of a topic that a partitioned topic does not have, and why."""
 
 _UNKNOWN = -1
-"""What stands for a number that nobody has asked for."""
+"""Placeholder of a number that was not requested, or is not known."""
 
 
 def _sum(values: Sequence[Any]) -> Any:
@@ -32,18 +32,18 @@ def _size(values: Sequence[int]) -> int:
 
 
 def _earliest(values: Sequence[int]) -> int:
-    """0: there is none."""
+    """Return the smallest value other than 0; 0 if there is none."""
     return min((each for each in values if each), default=0)
 
 
 def _largest(values: Sequence[Any]) -> Any:
-    """None: there is none anywhere."""
+    """Return the largest value; None if there is none."""
     return max((each for each in values if each is not None), default=None)
 
 
 def _held_longest(values: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    """Choose the entry that is known to be held longest among the first ones of all partitions;
-    None: nothing is held anywhere."""
+    """Return the entry that is known to be held longest among the first ones of all partitions;
+    None if no entry is held."""
     return max((each for each in values if each), key=lambda held: held["seconds"], default=None)
 
 
@@ -52,22 +52,22 @@ def _first(values: Sequence[Any]) -> Any:
 
 
 def _first_known(values: Sequence[str | None]) -> str | None:
-    """The first that says something: a partition without consumers has no type, nor a mode."""
+    """Return the first known value: a partition without consumers has neither a type nor a mode."""
     return next((each for each in values if each not in (None, "None")), values[0])
 
 
 def _earliest_text(values: Sequence[str | None]) -> str | None:
-    """None: there is none anywhere."""
+    """Return the earliest value; None if there is none."""
     return min((each for each in values if each is not None), default=None)
 
 
 def _first_problem(values: Sequence[str]) -> str:
-    """Empty: there is none anywhere."""
+    """Return the first problem; empty if there is none."""
     return next(filter(None, values), "")
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """What is the same in all; else nothing."""
+    """Return the value that all share; None if they differ."""
     return values[0] if all(each == values[0] for each in values) else None
 
 
@@ -88,7 +88,7 @@ def _listed(values: Sequence[Iterable[Any]]) -> list[Any]:
 
 
 def _names(values: Sequence[Iterable[str]]) -> list[str]:
-    """Each name once: a client has a consumer in every partition."""
+    """Return each name once: a client has a consumer in every partition."""
     return sorted({name for value in values for name in value})
 
 
@@ -97,7 +97,8 @@ def _rules(rules: Mapping[Rule, str]) -> Mapping[str, Rule]:
 
 
 def _joined(rules: Mapping[str, Rule], parts: Sequence[Mapping[str, Any]]) -> Stats:
-    """Fields without a rule are those of a newer release: numbers are added."""
+    """Combine field by field. A field without a rule is from a newer release: its numbers are
+    summed."""
     values: dict[str, list[Any]] = {}
     for part in parts:
         for name, value in part.items():
@@ -113,7 +114,7 @@ def _are_numbers(values: Iterable[Any]) -> bool:
 
 
 def _by_name(rules: Mapping[str, Rule]) -> Rule:
-    """Joins what has the same name."""
+    """Return a rule that combines values with the same name."""
 
     def join(values: Sequence[Mapping[str, Any]]) -> Stats:
         parts: dict[str, list[Any]] = {}
@@ -126,7 +127,8 @@ def _by_name(rules: Mapping[str, Rule]) -> Rule:
 
 
 def _of_clients(rules: Mapping[str, Rule], *key: str) -> Rule:
-    """Joins what a client has in several partitions; two of one partition stay two."""
+    """Return a rule that combines a client's producers or consumers in several partitions; two in
+    one partition stay two."""
 
     def join(values: Sequence[Iterable[Mapping[str, Any]]]) -> list[Stats]:
         parts: dict[tuple[Any, ...], list[Any]] = {}
@@ -246,11 +248,11 @@ TOPIC_RULES: Final = {
     "subscriptions": _by_name(SUBSCRIPTION_RULES),
     "compaction": lambda parts: _joined(COMPACTION_RULES, parts),
 }
-"""Two more fields look at others: see `summed`."""
+"""Rules of a topic's fields; `summed` computes two fields from others."""
 
 
 def summed(parts: Iterable[Mapping[str, Any]]) -> Stats:
-    """One value for all of the partitions."""
+    """Return the statistics of all partitions as one topic."""
     parts = [part for part in parts if part]
     total = _joined(TOPIC_RULES, parts)
     for field in SUMMED_ABSENT:
@@ -266,7 +268,7 @@ def summed(parts: Iterable[Mapping[str, Any]]) -> Stats:
 
 
 def summed_at_rest(parts: Iterable[Mapping[str, Any]]) -> Stats:
-    """What is stored of the partitions that are not loaded, as of one topic."""
+    """Return the stored backlogs of the partitions that are not loaded, as one topic."""
     subscriptions: dict[str, Stats] = {}
     storage = 0
     for part in parts:

@@ -23,7 +23,7 @@ _BUNDLES_MAX = 65_536
 
 
 class TenantInfo(RequestBody):
-    """A tenant."""
+    """Administrators and clusters of a tenant."""
 
     adminRoles: list[str] = Field(default_factory=list)
     allowedClusters: list[str] = Field(default_factory=list)
@@ -35,7 +35,7 @@ class TenantInfo(RequestBody):
 
 
 def tenants_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/tenants and /admin/v2/namespaces."""
+    """Return the routes below /admin/v2/tenants and /admin/v2/namespaces."""
     router = late_router(tags=["tenants"])
     _add_tenants(router, context)
     _add_namespaces(router, context)
@@ -52,7 +52,7 @@ def _add_tenants(router: APIRouter, context: HttpContext) -> None:
 
     @router.get(tenants + "/{tenant}")
     async def get_tenant(tenant: str) -> TenantInfo:
-        """One of them."""
+        """Return a tenant."""
         record = await context.tenants.tenant(tenant)
         return TenantInfo(
             adminRoles=list(record.admin_roles), allowedClusters=list(record.allowed_clusters)
@@ -60,19 +60,20 @@ def _add_tenants(router: APIRouter, context: HttpContext) -> None:
 
     @router.put(tenants + "/{tenant}", status_code=204)
     async def create_tenant(tenant: str, info: TenantInfo | None = _OPTIONAL) -> Response:
-        """Make one. 412: a bad name, or clusters that are not there."""
+        """Create a tenant. 412 if the name is not valid, or a cluster does not exist."""
         await context.tenants.create_tenant(tenant, (info or TenantInfo()).record())
         return Response(status_code=204)
 
     @router.post(tenants + "/{tenant}", status_code=204)
     async def update_tenant(tenant: str, info: TenantInfo) -> Response:
-        """Replace its roles and clusters."""
+        """Replace the roles and clusters of a tenant."""
         await context.tenants.update_tenant(tenant, info.record())
         return Response(status_code=204)
 
     @router.delete(tenants + "/{tenant}", status_code=204)
     async def delete_tenant(tenant: str, force: bool = False) -> Response:
-        """Take one away. 409: it has namespaces."""
+        """Delete a tenant. 409 if it has namespaces; with `force` they are deleted, too, if that is
+        allowed."""
         if force:
             if not context.settings.force_delete_tenant:
                 raise HttpRefusal(405, "force is not allowed: set force_delete_tenant")
@@ -92,15 +93,15 @@ def _add_namespaces(router: APIRouter, context: HttpContext) -> None:
 
     @router.get("/admin/namespaces/{tenant}/{cluster}")
     async def list_namespaces_below(tenant: str, cluster: str) -> list[str]:
-        """Return no namespaces: those below a cluster are of an older model. pulsar-admin asks for
-        them."""
+        """Return an empty list: namespaces below a cluster belong to an older model. pulsar-admin
+        requests them."""
         await context.tenants.tenant(tenant)
         await context.tenants.cluster(cluster)
         return []
 
     @router.get(namespaces + "/{namespace}")
     async def get_namespace(tenant: str, namespace: str) -> dict[str, Any]:
-        """Everything that is set for it."""
+        """Return all policies and properties of a namespace."""
         name = f"{tenant}/{namespace}"
         record = await context.tenants.namespace(name)
         layout = await context.admin.layouts.layout_of(name)
@@ -111,7 +112,7 @@ def _add_namespaces(router: APIRouter, context: HttpContext) -> None:
     async def create_namespace(
         tenant: str, namespace: str, body: dict[str, Any] | None = _OPTIONAL
     ) -> Response:
-        """Make one, with policies if they are given. 409: it exists."""
+        """Create a namespace, with policies if they are given. 409 if it exists."""
         name = f"{tenant}/{namespace}"
         body = body or {}
         record = namespace_of_json(body, context.cluster_name)
@@ -124,7 +125,8 @@ def _add_namespaces(router: APIRouter, context: HttpContext) -> None:
 
     @router.delete(namespaces + "/{namespace}", status_code=204)
     async def delete_namespace(tenant: str, namespace: str, force: bool = False) -> Response:
-        """Take one away. 409: it has topics; with `force` they go, too, if that is allowed."""
+        """Delete a namespace. 409 if it has topics; with `force` they are deleted, too, if that is
+        allowed."""
         if force and not context.settings.force_delete_namespace:
             raise HttpRefusal(405, "force is not allowed: set force_delete_namespace")
         await _delete_namespace(context, f"{tenant}/{namespace}", is_forced=force)
@@ -132,7 +134,7 @@ def _add_namespaces(router: APIRouter, context: HttpContext) -> None:
 
 
 def _bundles(body: dict[str, Any]) -> int:
-    """How many bundles a new namespace is to have; 0: as many as usual."""
+    """Return the number of bundles for a new namespace; 0 for the default."""
     wanted = body.get("bundles") or {}
     count = wanted.get("numBundles", 0) if isinstance(wanted, dict) else wanted
     if not isinstance(count, int) or not 0 <= count <= _BUNDLES_MAX:
@@ -141,9 +143,9 @@ def _bundles(body: dict[str, Any]) -> int:
 
 
 async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool) -> None:
-    """Nothing new appears in it from the mark on."""
+    """Delete a namespace. From the mark on, no topic can be created in it."""
     record = await context.tenants.namespace(name)
-    if record.is_deleted:  # By somebody who did not come to the end.
+    if record.is_deleted:  # An earlier deletion was not completed.
         await context.policies.mark_deleted(name, is_deleted=False)
     if is_forced:  # Before the mark: owners refuse requests about topics of marked namespaces.
         await _delete_topics(context, name)
@@ -152,20 +154,20 @@ async def _delete_namespace(context: HttpContext, name: str, *, is_forced: bool)
     try:
         version = await context.tenants.marked_version(name)
         await context.admin.unload_namespace(name)
-        # Only now: an owner that had not heard of the mark may have made a topic until then.
+        # Only now: an owner that had not seen the mark may have created a topic until then.
         await _check_empty(context, name)
         now = await context.tenants.marked_version(name)
     except BaseException:
         await context.policies.mark_deleted(name, is_deleted=False)
         raise
-    if version is None or now != version:  # The mark is somebody else's, who may need it still.
+    if version is None or now != version:  # The mark is another request's, which may need it.
         raise ConflictError(f"another request is deleting namespace {name}: try again")
     await context.schemas.remove_namespace(name)
     await context.tenants.delete_namespace(name, version=version)
 
 
 async def _delete_topics(context: HttpContext, namespace: str) -> None:
-    """All there are, at their owners; whoever uses them is sent away."""
+    """Delete all topics of a namespace at their owners; their clients are disconnected."""
     topics = context.topics
     wholes = [
         whole

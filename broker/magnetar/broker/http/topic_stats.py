@@ -1,22 +1,25 @@
-"""The statistics of one topic, as Pulsar's tools read them, and why nothing flows in words.
+"""Statistics of one topic in the shape of Pulsar's tools, and why subscriptions deliver nothing.
 
-Counters count since the topic was loaded, or since the client connected; they never go back while
-it is there. Rates are averages over about the last minute (`base/meter.py`); those of what a topic
-or subscription sends are sums over the clients that are connected. Backlogs are entries, not
+Counters count since the topic was loaded, or since the client connected, and do not decrease
+meanwhile. Rates are averages over about the last minute (`base/meter.py`). The outgoing rates of a
+topic or subscription are sums over the clients that are connected. Backlogs are in entries, not
 messages.
 
-Fields whose value never changes here are the tables of constants below, each with its reason; every
-other field follows what happens. A test compares both with what Pulsar answers.
+Fields whose value never changes are in the tables of constants below, each with its reason. Every
+other field is live. A test compares both with Pulsar's answers.
 
-Beyond Pulsar's fields a subscription has `whyIdle`: the name of the reason for which it delivers
-nothing just now, and `whyIdleText`, its words; both are null while it delivers. `hoarders` names
-the consumers that hold messages and acknowledge none. `nextDelayedTime` is when the next delayed
-message of the topic is due, ms since the epoch; 0: the subscription has none. Of a consumer,
-`firstHeld` names the first entry, in the order of the log, that it has not acknowledged, and for
-how many seconds it has held that one at least. It is chosen and timed by samples
-(`stats_rate_interval_s`), so it may have been held longer, and so may entries behind it; an entry
-that is redelivered begins anew. null: the consumer holds none that it held at the last sample, or
-its subscription is Exclusive or Failover, whose consumers acknowledge in order.
+Fields that Pulsar does not have:
+
+- `whyIdle` of a subscription: the code of the reason why it delivers nothing at present;
+  `whyIdleText`: the reason in words. Both are null while it delivers.
+- `hoarders`: the consumers that hold messages and acknowledge none.
+- `nextDelayedTime`: when the next delayed message of the topic is due, ms since the epoch; 0 if
+  the subscription has none.
+- `firstHeld` of a consumer: the first entry, in the order of the log, that it has not
+  acknowledged, and for how many seconds it has held that entry at least. Samples choose and time
+  it (`stats_rate_interval_s`). So the consumer may have held it longer, and entries behind it,
+  too; a redelivered entry starts anew. null: the consumer holds no entry that it held at the last
+  sample, or its subscription is Exclusive or Failover, whose consumers acknowledge in order.
 
 Source: HTTP sheet, section 9.5. Pure.
 """
@@ -54,7 +57,7 @@ TOPIC_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "bytesOutInternalCounter": (0, "what compaction reads is counted nowhere"),
     "systemTopicBytesInCounter": (0, "a broker keeps its own records beside topics"),
 }
-"""Fields of a topic that never change: the value, and why."""
+"""Constant fields of a topic: the value, and why."""
 
 SUBSCRIPTION_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "consumersAfterMarkDeletePosition": (
@@ -68,12 +71,12 @@ SUBSCRIPTION_CONSTANTS: Final[Mapping[str, tuple[Any, str]]] = {
     "dispatchThrottledMsgEventsByBrokerLimit": (0, _NO_BROKER_RATE),
     "dispatchThrottledBytesEventsByBrokerLimit": (0, _NO_BROKER_RATE),
 }
-"""Fields of a subscription that never change: the value, and why."""
+"""Constant fields of a subscription: the value, and why."""
 
 ABSENT: Final[Mapping[str, str]] = {
     "readPositionWhenJoining": "Key_Shared orders by hashes that drain, see above",
 }
-"""Fields of Pulsar's that are not there, and why."""
+"""Fields of Pulsar that are left out, and why."""
 
 
 NOT_COMPACTED: Final[Mapping[str, int]] = {
@@ -82,7 +85,7 @@ NOT_COMPACTED: Final[Mapping[str, int]] = {
     "lastCompactionFailedTimestamp": 0,
     "lastCompactionDurationTimeInMills": 0,
 }
-"""What is shown of the compaction of a topic that keeps nothing."""
+"""Compaction fields of a topic that stores nothing."""
 
 NOT_OFFLOADED: Final[Mapping[str, int]] = {
     "offloadedStorageSize": 0,
@@ -90,7 +93,7 @@ NOT_OFFLOADED: Final[Mapping[str, int]] = {
     "lastOffloadSuccessTimeStamp": 0,
     "lastOffloadFailureTimeStamp": 0,
 }
-"""What is shown of a topic of which nothing went to an object store."""
+"""Offload fields of a topic that has nothing in an object store."""
 
 
 _NONE_KNOWN: Final[Mapping[str, int]] = {}
@@ -107,9 +110,9 @@ def topic_stats(
     """Return all statistics of one topic.
 
     Args:
-        owner: the broker that has it.
-        oldest: the oldest message of its backlogs, if that is known.
-        backlogs: the messages in backlogs that are known exactly, by subscription.
+        owner: id of the broker that owns it.
+        oldest: the oldest message of its backlogs, if known.
+        backlogs: exact numbers of messages in backlogs, by subscription, where known.
     """
     ledgers = topic.log.ledgers
     subscriptions = {
@@ -170,7 +173,7 @@ def topic_stats(
 def _backlogs_stats(
     topic: Topic, subscriptions: Mapping[str, Stats], oldest: BacklogAge | None
 ) -> Stats:
-    """The largest backlog, the oldest message, and the quotas of a topic."""
+    """Return the largest backlog, the oldest message, and the quotas of a topic."""
     return {
         "earliestMsgPublishTimeInBacklogs": 0,
         "oldestBacklogMessageAgeSeconds": oldest.age_s if oldest is not None else -1,
@@ -184,7 +187,7 @@ def _backlogs_stats(
 
 
 def copiers_of(topic: Topic) -> Mapping[str, Producer]:
-    """The producers by which other clusters copy to a topic, by cluster."""
+    """Return the producers that copy from other clusters to a topic, by cluster."""
     found: dict[str, Producer] = {}
     for each in topic.producers.values():
         name = parse_replicator(each.name)
@@ -196,8 +199,9 @@ def copiers_of(topic: Topic) -> Mapping[str, Producer]:
 def _replication_stats(
     topic: Topic, shown: Mapping[str, Stats], now_ms: int
 ) -> tuple[dict[str, Stats], Sequence[Producer]]:
-    """The copies to and from each cluster that the topic is copied to; and the producers that are
-    shown in this way, and are no publishers. Where it is only copied from, they are."""
+    """Return the copies to and from each cluster that the topic is copied to, and the producers of
+    these clusters, which are not shown as publishers. The producer of a cluster that the topic is
+    only copied from stays among the publishers."""
     if not shown:
         return {}, ()
     stats = {
@@ -219,7 +223,7 @@ def _replication_stats(
 
 
 def created_ms(topic: Topic) -> int:
-    """When the topic was created, ms since the epoch; 0: nobody has noted that."""
+    """Return the time of creation in ms since the epoch; 0 if it was not recorded."""
     text = topic.log.properties.get(CREATED_PROPERTY, "")
     return int(text) if text.isdecimal() else 0
 
@@ -251,7 +255,8 @@ def _producer_stats(producer: Producer, now_ms: int) -> Stats:
 
 
 def _words_of(reason: Reason | None, subscription: Subscription) -> str | None:
-    """Why a subscription is idle, with the entries that cannot be read and why."""
+    """Return why a subscription is idle, in words; for unreadable entries, with the entry and the
+    error."""
     found = None if subscription.dispatcher is None else subscription.dispatcher.unreadable
     if reason is not Reason.UNREADABLE or found is None:
         return None if reason is None else reason.value
@@ -332,7 +337,7 @@ def _subscription_stats(
 
 
 def _delay_stats(delays: Delays) -> Stats:
-    """What a subscription does not deliver before its time."""
+    """Return the statistics of delayed messages."""
     withheld = delays.withheld
     return {
         "msgDelayed": withheld,
@@ -342,7 +347,8 @@ def _delay_stats(delays: Delays) -> Stats:
 
 
 def _backlog_stats(topic: Topic, subscription: Subscription, messages: int) -> Stats:
-    """How much a subscription has not acknowledged; `messages` -1: not known exactly."""
+    """Return how much a subscription has not acknowledged. `messages` is -1 if not known
+    exactly."""
     entries = subscription.cursor.backlog_entries
     behind = bytes_behind(topic.log.ledgers, subscription.cursor.mark_delete) if entries else 0
     return {
@@ -354,15 +360,15 @@ def _backlog_stats(topic: Topic, subscription: Subscription, messages: int) -> S
 
 
 def _messages_in(entries: int, line: PublishLine) -> int:
-    """About how many messages a backlog has, since entries are batches: by what was published since
-    the topic was loaded. -1: nothing was."""
+    """Estimate the messages in a backlog of entries, by the mean since the topic was loaded; -1 if
+    nothing was published since then."""
     if not entries:
         return 0
     return round(entries * line.messages_in / line.entries_in) if line.entries_in else -1
 
 
 def _stop_stats(subscription: Subscription) -> Stats:
-    """How often rates have stopped a dispatcher."""
+    """Return how often rate limits have stopped a dispatcher."""
     assert subscription.context is not None
     of_topic, own = subscription.context.limiters
     return {
@@ -433,7 +439,7 @@ def _consumer_stats(consumer: Consumer, dispatcher: Dispatcher | None, now_ms: i
 
 
 def _held(consumer: Consumer, now_ms: int) -> Stats | None:
-    """Name the first entry that a consumer holds, and for how long it has held it at least."""
+    """Return the first entry that a consumer holds, and how long it has held the entry at least."""
     held = consumer.first_held(now_ms)
     if held is None:
         return None
@@ -442,7 +448,8 @@ def _held(consumer: Consumer, now_ms: int) -> Stats | None:
 
 
 def _key_stats(consumer: Consumer, dispatcher: Dispatcher | None) -> Stats:
-    """What hashes of keys a consumer has, and which it still holds that another one has by now."""
+    """Return a consumer's ranges of key hashes, and the hashes whose messages it still holds
+    although another consumer has taken them over."""
     draining: list[Key] = []
     if isinstance(dispatcher, KeySharedDispatcher):
         draining = [key for key in dispatcher.book.draining() if key.holder is consumer]

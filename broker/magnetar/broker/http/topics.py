@@ -1,7 +1,7 @@
-"""Topics over HTTP: which there are, their life, their partitions, unloading and compaction.
+"""Topics over HTTP: lists, creation and deletion, partitions, unloading, offloading and compaction.
 
-What only the owner can do is sent there; of a partitioned topic, each partition to its own owner.
-Names of topics that keep nothing are known to their owners alone, and these are asked.
+Requests that only the owner can carry out are sent to it; for a partitioned topic, to the owner of
+each partition. Only the owners know the names of non-persistent topics, so they are asked.
 
 Source: HTTP sheet, section 9.1.
 """
@@ -43,22 +43,23 @@ from magnetar.sdk.wire import TopicName, parse_topic_name
 
 _log = structlog.get_logger()
 _OF_PEOPLE = "topic."
-"""What the names of properties that people write begin with in a log: none of the broker's does."""
+"""Prefix, in a log, of the names of properties that users set. The broker's own names never begin
+with it."""
 
 
 def without_system(names: Sequence[str], *, keeps: bool) -> list[str]:
-    """The names, without those of the cluster's own topics unless they are kept."""
+    """Return the names without those of system topics, unless `keeps`."""
     return [name for name in names if keeps or not naming.is_system_topic(name)]
 
 
 def has_properties(properties: Mapping[str, str], wanted: str) -> bool:
-    """Whether all of `wanted` are there, given as key=value with commas between."""
+    """Whether the properties hold all of `wanted`, given as key=value separated by commas."""
     pairs = (each.partition("=") for each in wanted.split(",") if each)
     return all(properties.get(key) == value for key, _, value in pairs)
 
 
 async def non_persistent_here(context: HttpContext, bundle: BundleId) -> list[str]:
-    """Names of the non-persistent topics of a bundle that this broker has.
+    """Return the names of the non-persistent topics of a bundle that this broker has.
 
     Raises:
         RequestError
@@ -68,10 +69,10 @@ async def non_persistent_here(context: HttpContext, bundle: BundleId) -> list[st
 
 
 async def non_persistent_names(context: HttpContext, namespace: str) -> list[str]:
-    """Names of the non-persistent topics of a namespace, at whichever brokers they are, sorted.
+    """Return the names of the non-persistent topics of a namespace at all brokers, sorted.
 
-    They are known to their owners alone: each is asked for its bundles. What a broker has that does
-    not answer is left out: its topics are about to be gone.
+    Only the owners know them: each one is asked for its bundles. Topics of a broker that does not
+    answer are left out: they are about to disappear.
 
     Raises:
         RequestError
@@ -96,7 +97,7 @@ async def _asked(context: HttpContext, http_url: str, path: str) -> list[str]:
 
 
 async def properties_of(context: HttpContext, full_name: str) -> Mapping[str, str]:
-    """What was written down about a topic; of a partition, about its topic.
+    """Return the properties of a topic; for a partition, those of its topic.
 
     Raises:
         RequestError
@@ -117,7 +118,7 @@ async def properties_of(context: HttpContext, full_name: str) -> Mapping[str, st
 
 
 def topics_router(context: HttpContext) -> APIRouter:
-    """The routes below /admin/v2/persistent."""
+    """Return the routes of lists, unloading and offloading below /admin/v2/persistent."""
     router = late_router(tags=["topics"])
     prefix = "/admin/v2/persistent/{tenant}/{namespace}"
 
@@ -129,9 +130,9 @@ def topics_router(context: HttpContext) -> APIRouter:
         includeSystemTopic: bool = False,
         properties: str = "",
     ) -> list[str]:
-        """Full names; of a partitioned topic, of each partition.
+        """Return full names; for a partitioned topic, of each partition.
 
-        `properties`: only topics that have all of these, as key=value with commas between.
+        `properties`: only topics that have all of these, as key=value separated by commas.
         """
         name = await context.namespace(tenant, namespace)
         names = without_system(await context.topics.names(name), keeps=includeSystemTopic)
@@ -145,7 +146,7 @@ def topics_router(context: HttpContext) -> APIRouter:
 
     @router.put(prefix + "/{topic}/unload", status_code=204)
     async def unload(tenant: str, namespace: str, topic: str) -> Response:
-        """Have the owner close a topic: it is loaded anew when a client asks for it."""
+        """Have the owner close a topic; it is loaded again when a client uses it."""
         name = await context.topic("persistent", tenant, namespace, topic)
         record = await context.topics.partitioned.find(name)
         if record is not None:
@@ -167,8 +168,8 @@ def _add_offload(router: APIRouter, prefix: str, context: HttpContext) -> None:
     async def offload(
         tenant: str, namespace: str, topic: str, until: Annotated[MessageId, Body()]
     ) -> Response:
-        """Begin to move all ledgers that end before a message to the object store. 409: that is
-        being done already; 412: the broker has no object store."""
+        """Start to move all ledgers that end before a message to the object store. 409 if that is
+        in progress, 412 if the broker has no object store."""
         name = await context.topic("persistent", tenant, namespace, topic)
         offloading = offload_of(await context.served(name))
         if not offloading.has_store:
@@ -182,7 +183,7 @@ def _add_offload(router: APIRouter, prefix: str, context: HttpContext) -> None:
 
     @router.get(prefix + "/{topic}/offload", summary="Status of the last offload")
     async def offload_status(tenant: str, namespace: str, topic: str) -> dict[str, Any]:
-        """What the last offload that was asked for has come to, and what is not moved yet."""
+        """Return the result of the last offload, and the first message that is not moved yet."""
         name = await context.topic("persistent", tenant, namespace, topic)
         offloading = offload_of(await context.served(name))
         shown: dict[str, Any] = {
@@ -206,7 +207,7 @@ _PREFIX = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 
 class MessageId(RequestBody):
-    """A message, as Pulsar's tools name it."""
+    """Id of a message, as in Pulsar's tools."""
 
     ledgerId: WholeNumber
     entryId: WholeNumber
@@ -214,8 +215,9 @@ class MessageId(RequestBody):
 
 
 async def _load(context: HttpContext, name: TopicName) -> None:
-    """Have its owner load a topic that was created just now: only topics that are loaded are looked
-    at, and one that nobody ever uses must go after its time. It is there in any case."""
+    """Have the owner load a topic that was just created. Only loaded topics are checked for
+    inactivity, and a topic that is never used must be deleted in time. If loading fails, the topic
+    still exists."""
     policies = await context.policies.of(name)
     if not policies.inactive_topic.is_on:
         return
@@ -227,7 +229,7 @@ async def _load(context: HttpContext, name: TopicName) -> None:
 
 
 class _Life:
-    """Routes of the life of a topic."""
+    """Routes to create, delete and terminate topics, and for their properties."""
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
@@ -252,7 +254,8 @@ class _Life:
         topic: str,
         properties: Annotated[dict[str, str] | None, Body()] = None,
     ) -> Response:
-        """Create a topic without partitions. 409: the name is taken. 412: that of a partition."""
+        """Create a topic without partitions. 409 if the name is taken, 412 if it is that of a
+        partition."""
         name = await self._named(tenant, namespace, topic)
         if name.partition_index >= 0:
             raise HttpRefusal(412, f"{name} has the name of a partition: create the whole topic")
@@ -266,7 +269,8 @@ class _Life:
     async def delete(
         self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> Response:
-        """Delete a topic. 412: somebody uses it. 409: it is a partitioned one."""
+        """Delete a topic. 412 if it is in use and `force` is not set, 409 if it is a partitioned
+        one."""
         name = await self._named(tenant, namespace, topic)
         await self._check_plain(name, 409)
         if await self._topics.scalable.segment(name) is not None:
@@ -281,16 +285,17 @@ class _Life:
     async def delete_partitioned(
         self, tenant: str, namespace: str, topic: str, force: bool = False
     ) -> Response:
-        """Delete a partitioned topic with its partitions. 412: somebody uses one of them.
+        """Delete a partitioned topic with its partitions. 412 if one of them is in use and `force`
+        is not set.
 
-        A deletion that was interrupted goes on when it is asked for again.
+        Repeating the request completes an interrupted deletion.
         """
         name = await self._named(tenant, namespace, topic)
         await self._partitioned.get(name)
         if not force:
             for partition in await self._partitions_of(name):
                 await self._topics.removal.check_unused(partition)
-        # As many as there are now: it may have grown since it was looked at.
+        # As many partitions as there are now: it may have grown since the check.
         every = [
             name.partition(index) for index in range(await self._partitioned.mark_deleted(name))
         ]
@@ -320,7 +325,8 @@ class _Life:
         )
 
     async def terminate_topic(self, tenant: str, namespace: str, topic: str) -> MessageId:
-        """End a topic for good; its last message. 405: it is a partitioned one."""
+        """Terminate a topic for good, and return its last message. 405 if it is a partitioned
+        one."""
         name = await self._named(tenant, namespace, topic)
         await self._check_plain(name, 405)
         return await self._end(name)
@@ -328,7 +334,8 @@ class _Life:
     async def terminate_partitions(
         self, tenant: str, namespace: str, topic: str
     ) -> dict[int, MessageId | None]:
-        """End all partitions; the last message of each. 405: it is not a partitioned topic."""
+        """Terminate all partitions, and return the last message of each. 405 if it is not a
+        partitioned topic."""
         name = await self._named(tenant, namespace, topic)
         every = await self._partitions_of(name)
         if not every:
@@ -345,7 +352,7 @@ class _Life:
         }
 
     async def properties_of(self, tenant: str, namespace: str, topic: str) -> dict[str, str]:
-        """What was written down about a topic."""
+        """Return the properties of a topic."""
         name = await self._named(tenant, namespace, topic)
         record = await self._partitioned.find(name)
         if record is not None:
@@ -355,7 +362,7 @@ class _Life:
     async def set_properties(
         self, tenant: str, namespace: str, topic: str, properties: dict[str, str]
     ) -> Response:
-        """Add to that, or change it."""
+        """Add or replace properties of a topic."""
         name = await self._named(tenant, namespace, topic)
         if await self._partitioned.find(name) is not None:
             await self._partitioned.update_properties(name, lambda known: {**known, **properties})
@@ -365,7 +372,7 @@ class _Life:
         return Response(status_code=204)
 
     async def remove_property(self, tenant: str, namespace: str, topic: str, key: str) -> Response:
-        """Remove one entry."""
+        """Remove one property of a topic."""
         name = await self._named(tenant, namespace, topic)
         if await self._partitioned.find(name) is not None:
 
@@ -380,7 +387,7 @@ class _Life:
 
 
 def life_router(context: HttpContext) -> APIRouter:
-    """Routes below /admin/v2/persistent."""
+    """Return the routes to create, delete and terminate topics below /admin/v2/persistent."""
     router = late_router(tags=["topics"])
     routes = _Life(context)
     router.put(_PREFIX, status_code=204)(routes.create)
@@ -398,7 +405,7 @@ DOMAINS = ("persistent", "non-persistent")
 
 
 class PartitionedTopicMetadata(BaseModel):
-    """How many partitions a topic has; 0: it stands for itself."""
+    """Number of partitions of a topic; 0 for a topic without partitions."""
 
     partitions: WholeNumber = 0
     deleted: Flag = False
@@ -406,7 +413,7 @@ class PartitionedTopicMetadata(BaseModel):
 
 
 def partitions_router(context: HttpContext) -> APIRouter:
-    """The routes of partitioned topics below /admin/v2/persistent and non-persistent."""
+    """Return the routes of partitioned topics below /admin/v2/persistent and non-persistent."""
     router = late_router(tags=["partitioned topics"])
     for domain in DOMAINS:
         _add_partitions(router, context, domain)
@@ -422,7 +429,7 @@ class _Partitions:
         self._partitioned = context.topics.partitioned
 
     async def partitioned_topics(self, tenant: str, namespace: str) -> list[str]:
-        """Full names of the partitioned topics of a namespace."""
+        """Return the full names of the partitioned topics of a namespace."""
         names = await self._partitioned.names(
             await self._context.namespace(tenant, namespace), self._domain
         )
@@ -437,9 +444,10 @@ class _Partitions:
         createLocalTopicOnly: bool = False,
     ) -> Response:
         """Create a partitioned topic with all its partitions, also in the clusters that it is
-        copied to, unless it is to be created in this one only.
+        copied to, unless `createLocalTopicOnly` is set.
 
-        409: the name is taken. 406: no such number. 412: the name is that of a partition.
+        409 if the name is taken, 406 if the number is not valid, 412 if the name is that of a
+        partition.
         """
         name = await self._context.topic(self._domain, tenant, namespace, topic)
         if isinstance(wanted, int):
@@ -460,7 +468,8 @@ class _Partitions:
         topic: str,
         may_create: Annotated[bool, Query(alias="checkAllowAutoCreation")] = False,
     ) -> PartitionedTopicMetadata:
-        """How many partitions. 404: it does not exist, and was not to be."""
+        """Return the number of partitions. 404 if the topic does not exist, and may not be
+        created."""
         name = naming.topic_of(f"{self._domain}://{tenant}/{namespace}/{topic}")
         if name == COORDINATORS and self._context.coordinators.is_enabled:
             return PartitionedTopicMetadata(partitions=await self._context.coordinators.prepare())
@@ -484,10 +493,11 @@ class _Partitions:
         force: bool = False,
         updateLocalTopicOnly: bool = False,
     ) -> Response:
-        """Have more partitions; the subscriptions of the topic are in the new ones as well. So do
-        the clusters that it is copied to, unless only this one is meant.
+        """Add partitions; the topic's subscriptions are created in them. The clusters that the
+        topic is copied to add them, too, unless `updateLocalTopicOnly` is set.
 
-        422: fewer than now, or too many. 409: not partitioned, or a new name is taken.
+        422 if the number is smaller than now, or too large. 409 if the topic is not partitioned, or
+        the name of a new partition is taken.
         """
         name = await self._context.topic(self._domain, tenant, namespace, topic)
         try:
@@ -501,7 +511,7 @@ class _Partitions:
         return await self._spread(name, is_local=updateLocalTopicOnly)
 
     async def create_missed(self, tenant: str, namespace: str, topic: str) -> Response:
-        """Have all partitions of a topic whose creation was interrupted."""
+        """Create the missing partitions of a topic whose creation was interrupted."""
         name = await self._context.topic(self._domain, tenant, namespace, topic)
         await self._partitioned.create_missed(name)
         return Response(status_code=204)
@@ -521,7 +531,7 @@ _COMPACTION = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/compaction"
 
 
 def compaction_router(context: HttpContext) -> APIRouter:
-    """The routes below a topic that compact it."""
+    """Return the routes that compact a topic."""
     router = late_router(tags=["topics"])
 
     async def start(name: TopicName) -> None:
@@ -529,7 +539,7 @@ def compaction_router(context: HttpContext) -> APIRouter:
 
     @router.put(_COMPACTION, status_code=204)
     async def compact(tenant: str, namespace: str, topic: str) -> Response:
-        """Begin to compact a topic, or all its partitions. 409: that is being done already."""
+        """Start to compact a topic, or all its partitions. 409 if that is in progress."""
         name = await context.topic("persistent", tenant, namespace, topic)
         record = await context.topics.partitioned.find(name)
         if record is None:
@@ -541,7 +551,7 @@ def compaction_router(context: HttpContext) -> APIRouter:
 
     @router.get(_COMPACTION)
     async def status(tenant: str, namespace: str, topic: str) -> dict[str, str]:
-        """What the last compaction of a topic has come to."""
+        """Return the result of the last compaction of a topic."""
         name = await context.topic("persistent", tenant, namespace, topic)
         compaction = compaction_of(await context.served(name))
         return {"status": compaction.status.value, "lastError": compaction.last_error}
@@ -550,12 +560,12 @@ def compaction_router(context: HttpContext) -> APIRouter:
 
 
 def _as_stored(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a topic under names that no property of the broker has."""
+    """Return user properties under the names that they have in a log."""
     return {_OF_PEOPLE + name: value for name, value in properties.items()}
 
 
 def _as_told(properties: Mapping[str, str]) -> dict[str, str]:
-    """What people wrote among all properties of a log, under their own names."""
+    """Return the user properties among all properties of a log, under their own names."""
     return {
         name.removeprefix(_OF_PEOPLE): value
         for name, value in properties.items()

@@ -1,7 +1,7 @@
 """Transactions over HTTP. Source: HTTP sheet, section 11.
 
-Coordinators are where their partitions are: a request for one of them is redirected to its owner,
-and one for all of them is put together from what their owners say.
+Each coordinator is at the owner of its partition. A request about one coordinator is redirected to
+its owner; a request about all combines the answers of their owners.
 """
 
 import asyncio
@@ -63,7 +63,8 @@ class _Transactions:
             raise HttpRefusal(503, str(error)) from error
 
     async def _of_all(self, path: str) -> list[tuple[int, JsonValue]]:
-        """What the owners of all coordinators say, each to `path`, which has its number."""
+        """Return the answers of the owners of all coordinators to `path`, by number; `path`
+        contains the number."""
 
         async def one(number: int) -> tuple[int, JsonValue]:
             where = path.format(number=number)
@@ -94,7 +95,7 @@ class _Transactions:
         }
 
     async def list_coordinators(self) -> list[dict[str, Any]]:
-        """The coordinators, and the addresses of their brokers."""
+        """Return the coordinators, and the addresses of their brokers."""
         self._check_on()
         found: list[dict[str, Any]] = []
         for number in range(await self._coordinators.prepare()):
@@ -105,14 +106,14 @@ class _Transactions:
         return found
 
     async def coordinator_stats(self, coordinatorId: int | None = None) -> dict[str, Any]:
-        """What a coordinator is at; without a number, of each."""
+        """Return the statistics of a coordinator; without a number, of all."""
         if coordinatorId is not None:
             return _stats(await self._coordinator(coordinatorId))
         stats = await self._of_all("coordinatorStats?coordinatorId={number}")
         return {str(number): each for number, each in stats}
 
     async def scale(self, replicas: Annotated[WholeNumber, Body()]) -> Response:
-        """Have more coordinators; there are never fewer. 406: no more than there are."""
+        """Add coordinators; they are never removed. 406 if there are as many already."""
         self._check_on()
         before = await self._coordinators.prepare()
         if replicas <= before:
@@ -123,7 +124,7 @@ class _Transactions:
         return Response(status_code=204)
 
     async def coordinator_internal_stats(self, number: int) -> dict[str, Any]:
-        """How the log of a coordinator is stored."""
+        """Return how the log of a coordinator is stored."""
         await self._coordinator(number)
         name = coordinator_topic(number)
         stored = topic_internal_stats(await self._context.served(name))
@@ -136,8 +137,8 @@ class _Transactions:
         }
 
     async def transaction_metadata(self, most: int, least: int, request: Request) -> dict[str, Any]:
-        """A transaction that has not ended everywhere. Anybody may ask; the owner and the topics
-        are told to those who may look these topics up."""
+        """Return a transaction that has not ended everywhere. Any client may ask; owner and topics
+        are shown only to roles that may look these topics up."""
         txn = TransactionId(most, least)
         found = (await self._coordinator(most)).state.transactions.get(least)
         if found is None:
@@ -162,7 +163,7 @@ class _Transactions:
     async def slow_transactions(
         self, timeout: int, coordinatorId: int | None = None
     ) -> dict[str, Any]:
-        """Transactions that are open for so many ms, or longer."""
+        """Return transactions that have been open for at least the given ms."""
         if coordinatorId is not None:
             return self._slow(await self._coordinator(coordinatorId), timeout)
         slow: dict[str, Any] = {}
@@ -173,7 +174,7 @@ class _Transactions:
         return slow
 
     async def abort(self, most: int, least: int) -> Response:
-        """Abort a transaction. 404: there is none; 409: it ends already."""
+        """Abort a transaction. 404 if there is none, 409 if it is already ending."""
         try:
             await (await self._coordinator(most)).end(TransactionId(most, least), commits=False)
         except TransactionNotFoundError as error:
@@ -185,7 +186,7 @@ class _Transactions:
         return Response(status_code=204)
 
     async def buffer_stats(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
-        """What transactions do on a topic."""
+        """Return the state of transactions on a topic."""
         self._check_on()
         there = await self._context.served(
             await self._context.topic("persistent", tenant, namespace, topic)
@@ -206,7 +207,7 @@ class _Transactions:
     async def _pending_of(
         self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> tuple[Subscription, PendingAckState | None]:
-        """A subscription, and what transactions have acknowledged of it."""
+        """Return a subscription, and its acknowledgements in open transactions."""
         self._check_on()
         there = await self._context.served(
             await self._context.topic("persistent", tenant, namespace, topic)
@@ -220,7 +221,7 @@ class _Transactions:
     async def in_buffer_stats(
         self, tenant: str, namespace: str, topic: str, most: int, least: int
     ) -> dict[str, Any]:
-        """Where the messages of a transaction begin in a topic; null: it has none there, or has
+        """Return the first message of a transaction in a topic; null if it has none there, or has
         ended."""
         self._check_on()
         there = await self._context.served(
@@ -235,7 +236,8 @@ class _Transactions:
     async def in_pending_ack_stats(
         self, tenant: str, namespace: str, topic: str, subscription: str, most: int, least: int
     ) -> dict[str, Any]:
-        """Through what a transaction has acknowledged a subscription; null: through nothing."""
+        """Return the cumulative acknowledgement of a transaction on a subscription; null if it has
+        none."""
         _, pending = await self._pending_of(tenant, namespace, topic, subscription)
         acks = pending.transactions.get(TransactionId(most, least)) if pending is not None else None
         through = acks.cumulative.position if acks is not None and acks.cumulative else None
@@ -245,7 +247,7 @@ class _Transactions:
     async def position_in_pending_ack(
         self, tenant: str, namespace: str, topic: str, subscription: str, ledger: int, entry: int
     ) -> dict[str, str]:
-        """Whether a message is acknowledged, and whether only in a transaction that is open."""
+        """Return whether a message is acknowledged, pending in an open transaction, or neither."""
         found, pending = await self._pending_of(tenant, namespace, topic, subscription)
         position = Position(ledger, entry)
         if found.cursor.is_acked(position):
@@ -258,7 +260,7 @@ class _Transactions:
         return {"state": "PendingAck" if held else "NotInPendingAck"}
 
     async def buffer_internal_stats(self, tenant: str, namespace: str, topic: str) -> None:
-        """404: what a topic knows of transactions is in no ledgers of its own."""
+        """Answer 404: a topic stores nothing about transactions in ledgers of its own."""
         self._check_on()
         name = await self._context.topic("persistent", tenant, namespace, topic)
         await self._context.served(name)
@@ -271,7 +273,7 @@ class _Transactions:
     async def pending_ack_internal_stats(
         self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> None:
-        """404: no subscription has a log of its own for acknowledgements in transactions."""
+        """Answer 404: no subscription has a log of its own for acknowledgements in transactions."""
         self._check_on()
         name = await self._context.topic("persistent", tenant, namespace, topic)
         operating.subscription_of(await self._context.served(name), subscription)
@@ -284,7 +286,7 @@ class _Transactions:
     async def pending_ack_stats(
         self, tenant: str, namespace: str, topic: str, subscription: str
     ) -> dict[str, Any]:
-        """The transactions whose acknowledgements a subscription holds back."""
+        """Return the number of transactions that hold acknowledgements of a subscription."""
         self._check_on()
         there = await self._context.served(
             await self._context.topic("persistent", tenant, namespace, topic)
@@ -301,8 +303,8 @@ class _Transactions:
 
 
 def transactions_router(context: HttpContext) -> APIRouter:
-    """The routes of transactions. Nearly all are for super users (`rights.py`); 503: transactions
-    are off."""
+    """Return the routes of transactions. Nearly all are for super users (`rights.py`). All answer
+    503 while transactions are off."""
     router = late_router(tags=["transactions"], prefix=_PREFIX)
     routes = _Transactions(context)
     router.get("/coordinators")(routes.list_coordinators)

@@ -1,8 +1,8 @@
-"""The broker as its pages and metrics see it: what they show, and the little that they may do.
+"""The broker as the HTTP interface and the metrics see it: values to show, and a few operations.
 
-Made once, when the broker listens for the binary protocol: its name and address are known then.
-What changes later is asked for. Whoever has a view cannot start or stop the broker, nor reach what
-it is made of beyond this.
+The view is built once, when the broker listens for the binary protocol: its name and address are
+known then. Callables return what changes later. The holder of a view cannot start the broker, and
+reaches none of its parts beyond this.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,47 +30,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
-    """One broker."""
+    """View of one broker."""
 
     name: str
-    """Among the brokers of the cluster."""
+    """Name of the broker in its cluster."""
     version: str
     service_url: str
-    """Where lookups send clients that name no listener."""
+    """Address that lookups return to clients that name no listener."""
     metadata_url: str
-    """Of the metadata store, for operators."""
+    """URL of the metadata store, for operators."""
     services: Services
     cluster: Cluster | None
-    """None: it is the only broker."""
+    """Cluster that the broker belongs to; None if it is the only broker."""
     store: MetadataStore
     network: Network
-    """To other brokers."""
+    """Network to other brokers."""
     health: BrokerHealth
     upkeep: Upkeep
     at_rest: TopicsAtRest
     auto_scaling: AutoScaling
     audit: Audit
     collectors: "Sequence[Collector]"
-    """What else in this process `/metrics` shows."""
+    """Further collectors of this process for `/metrics`."""
     certificate_roles: Mapping[tuple[str, int], str]
-    """Names in the certificates of those who are connected to the HTTPS port, by their address."""
+    """Names in the certificates of clients of the HTTPS port, by the client's address and port."""
     status: Callable[[], str]
-    """`ok` while clients are served, otherwise what keeps it from that."""
+    """Returns `ok` while clients are served, else the reason."""
     connections: Callable[[], int]
-    """Clients of the binary protocol."""
+    """Returns the number of clients of the binary protocol."""
     websocket_sessions: Callable[[], int]
-    """How many are open."""
+    """Returns the number of open WebSocket sessions."""
     websocket_stats: Callable[[], Sequence[SessionStats]]
-    """Of each of them."""
+    """Returns the statistics of all open WebSocket sessions."""
     bookies: Callable[[], Mapping[str, BookieInfo]]
-    """Registered bookies, by id."""
+    """Returns the registered bookies by id."""
     bookie_facts: Callable[[str], Awaitable[BookieFacts]]
-    """Asks a bookie, by its id, how it is. Raises: BookieUnavailableError, BookieProtocolError."""
+    """Asks a bookie for its facts, by its id. Raises: BookieUnavailableError,
+    BookieProtocolError."""
     usage: Callable[[], ProcessUsage]
-    """What this process has used so far."""
+    """Returns the resources that this process has used so far."""
     client_token: Callable[[], bytes]
-    """By which it shows other brokers who it is; empty: it need not."""
+    """Returns the token by which the broker authenticates at others; empty if it needs none."""
     describe: Callable[[], BrokerRecord]
-    """How it would register."""
+    """Returns the record that the broker would register with."""
     request_stop: Callable[[], None]
-    """Have this process end in order. Raises: NotAllowedError: it is not the broker's alone."""
+    """Makes this process stop in order. Raises: NotAllowedError: the process is not the broker's
+    alone."""

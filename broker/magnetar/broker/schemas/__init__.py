@@ -1,4 +1,4 @@
-"""Schemas of topics: what they mean, which fit each other, where they are kept."""
+"""Schemas of topics: their types, their compatibility, and their storage."""
 
 from magnetar.broker.schemas.errors import (
     IncompatibleSchemaError,

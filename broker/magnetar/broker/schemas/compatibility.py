@@ -1,8 +1,8 @@
-"""Whether a schema may follow others, by a topic's strategy. Pure.
+"""Decide whether a schema may follow others, by a topic's strategy. Pure.
 
-A schema *reads* another one if whoever has it can read what was written with the other one.
-BACKWARD: the new one reads the last one. FORWARD: the last one reads the new one. FULL: both. The
-transitive strategies ask that of all schemas of the topic. Source: binary sheet, section 13.
+A schema *reads* another one if its holder can read data written with the other one. BACKWARD: the
+new one reads the last one. FORWARD: the last one reads the new one. FULL: both. The transitive
+strategies require that with all schemas of the topic. Source: binary sheet, section 13.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,12 +27,12 @@ from magnetar.broker.schemas.protobuf_native import ProtobufDefinition
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a strategy asks of a new schema."""
+    """Requirements of a strategy on a new schema."""
 
     reads_old: bool = False
     is_read_by_old: bool = False
     is_transitive: bool = False
-    """Of all schemas, and not of the last one only."""
+    """Whether they hold for all schemas of the topic, and not for the last one only."""
 
 
 RULES = {
@@ -43,27 +43,30 @@ RULES = {
     Strategy.FORWARD_TRANSITIVE: Rule(is_read_by_old=True, is_transitive=True),
     Strategy.FULL_TRANSITIVE: Rule(reads_old=True, is_read_by_old=True, is_transitive=True),
 }
-"""ALWAYS_COMPATIBLE and ALWAYS_INCOMPATIBLE are not in it: they look at no schema."""
+"""Requirements by strategy. ALWAYS_COMPATIBLE and ALWAYS_INCOMPATIBLE compare no schemas."""
 
 _WITH_LAST_ONLY = (Strategy.BACKWARD, Strategy.FORWARD, Strategy.FORWARD_TRANSITIVE, Strategy.FULL)
-"""Strategies under which a consumer has to read the last schema, and no more."""
+"""Strategies under which a consumer must be able to read the last schema only."""
 
 
 def asks_for_all(strategy: Strategy) -> bool:
-    """Whether all schemas of a topic have to be compared, and not the last one only."""
+    """Whether a new schema must be compared with all schemas of a topic, and not with the last one
+    only."""
     rule = RULES.get(strategy)
     return rule is not None and rule.is_transitive
 
 
 def for_consumers(strategy: Strategy) -> Strategy:
-    """What is asked of the schema of a consumer, which becomes no schema of the topic."""
+    """Return the strategy for the schema of a consumer, which does not become one of the
+    topic's."""
     return Strategy.BACKWARD if strategy in _WITH_LAST_ONLY else strategy
 
 
 def check(existing: Sequence[Definition], new: Definition, strategy: Strategy) -> None:
-    """Refuse a schema; `existing`: those of the topic, oldest first, as many as are asked for.
+    """Refuse a schema that is not compatible with `existing`: the topic's schemas, oldest first, as
+    many as the strategy needs.
 
-    One that is there already is never refused.
+    A schema that is among them is never refused.
 
     Raises:
         IncompatibleSchemaError
@@ -92,7 +95,8 @@ def check(existing: Sequence[Definition], new: Definition, strategy: Strategy) -
 
 
 def why_unreadable(*, reader: Definition, writer: Definition) -> str | None:
-    """What of the writer's data the reader cannot read; None: it reads all of it."""
+    """Return the part of the writer's data that the reader cannot read; None if it reads all of
+    it."""
     if reader.type is not writer.type:
         return f"exists schema type {writer.type}, new schema type {reader.type}"
     match reader.body, writer.body:
@@ -105,7 +109,7 @@ def why_unreadable(*, reader: Definition, writer: Definition) -> str | None:
         case JsonSchemaObject(), _:
             return "an Avro definition cannot be followed by a JSON Schema"
         case _, JsonSchemaObject():
-            return None  # A client that has become newer than 2.0.
+            return None  # A Java client that was upgraded to 2.1 or later.
         case (
             (Primitive() | Array() | Map() | Union() | Fixed() | Enumeration() | Record()) as read,
             (

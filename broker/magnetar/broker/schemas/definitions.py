@@ -1,4 +1,5 @@
-"""Definitions, taken apart: what can be compared, and what tells that two are the same. Pure."""
+"""Parsed definitions: what compatibility checks compare, and the fingerprint of equal ones.
+Pure."""
 
 import hashlib
 import json
@@ -31,20 +32,21 @@ Body = AvroType | JsonSchemaObject | ProtobufDefinition | KeyValueDefinition | N
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Definition:
-    """A schema that makes sense."""
+    """A schema with a valid definition."""
 
     type: SchemaType
     body: Body
-    """None: the type says all there is, or nobody here can know more."""
+    """Parsed definition. None if the type says all, or if this broker cannot interpret the type."""
     fingerprint: str
-    """Hash that is equal for equal schemas: for those that differ in white space, in the order of
-    attributes or in docs only. Stored in metadata, never to be computed in another way."""
+    """Hash that is equal for equal schemas: those that differ only in white space, in the order of
+    attributes or in docs. It is stored in metadata, so its computation must never change."""
 
 
 def parse(schema: SchemaData) -> Definition:
-    """
+    """Parse the definition of a schema.
+
     Raises:
-        InvalidSchemaError: it is no definition of its type; nothing of it may be kept.
+        InvalidSchemaError: the definition is not valid for its type; it must not be stored.
     """
     kind, data = schema.type, schema.data
     if kind in WITH_AVRO:
@@ -93,7 +95,7 @@ def _check_primitive(kind: SchemaType, data: bytes) -> None:
 
 
 def _without_docs(found: Any) -> Any:
-    """Without what people write about it; values of defaults are left as they are."""
+    """Return a definition without its `doc` attributes; values of defaults stay as they are."""
     if isinstance(found, list):
         return [_without_docs(each) for each in found]
     if not isinstance(found, dict):

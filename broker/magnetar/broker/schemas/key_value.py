@@ -33,10 +33,10 @@ class KeyValueParts:
 
 
 def parts_of(schema: SchemaData) -> KeyValueParts:
-    """Take a KEY_VALUE schema apart.
+    """Split a KEY_VALUE schema into its parts.
 
     Raises:
-        InvalidSchemaError: it is none.
+        InvalidSchemaError: it is not a KEY_VALUE schema.
     """
     key, behind = _cut(schema.data, 0)
     value, end = _cut(schema.data, behind)
@@ -51,15 +51,15 @@ def parts_of(schema: SchemaData) -> KeyValueParts:
 
 
 def joined(key: bytes, value: bytes) -> bytes:
-    """The schema_data of two definitions."""
+    """Return the schema_data of two definitions."""
     return _LENGTH.pack(len(key)) + key + _LENGTH.pack(len(value)) + value
 
 
 def data_of_text(text: str) -> bytes:
-    """The schema_data of a definition as it comes over HTTP.
+    """Return the schema_data of a definition in its HTTP form.
 
     Raises:
-        InvalidSchemaError: it is no object with a key and a value.
+        InvalidSchemaError: the text is not an object with a key and a value.
     """
     try:
         found = json.loads(text)
@@ -74,7 +74,7 @@ def text_of_data(data: bytes) -> str:
     """Return the JSON text of a joined KEY_VALUE definition.
 
     Raises:
-        InvalidSchemaError: it is no KEY_VALUE definition.
+        InvalidSchemaError: the data is not a KEY_VALUE definition.
     """
     key, behind = _cut(data, 0)
     value, _ = _cut(data, behind)
@@ -82,12 +82,12 @@ def text_of_data(data: bytes) -> str:
 
 
 def _cut(data: bytes, at: int) -> tuple[bytes, int]:
-    """A definition behind its length, and where it ends."""
+    """Return the definition whose length is at `at`, and its end."""
     start = at + _LENGTH.size
     if start > len(data):
         raise InvalidSchemaError("the KEY_VALUE schema is cut off")
     (length,) = _LENGTH.unpack_from(data, at)
-    length = max(0, length)  # -1 stands for none.
+    length = max(0, length)  # A length of -1 means no definition.
     if start + length > len(data):
         raise InvalidSchemaError("the KEY_VALUE schema is cut off")
     return data[start : start + length], start + length

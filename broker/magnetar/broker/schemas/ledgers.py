@@ -1,4 +1,4 @@
-"""Definitions in ledgers: write, read, delete. What was read is remembered: it never changes."""
+"""Write, read and delete definitions in ledgers. Definitions never change, so reads are cached."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -22,28 +22,28 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class KnownSchema:
-    """A stored schema, and what it means."""
+    """A stored schema with its parsed definition."""
 
     stored: StoredSchema
     definition: Definition
 
 
 class SchemaLedgers:
-    """The definitions of all topics."""
+    """Definitions of all topics, one ledger each."""
 
     def __init__(self, client: LedgerClient, *, cache_bytes_max: int) -> None:
-        """`cache_bytes_max`: of definitions that are remembered, as clients wrote them."""
+        """`cache_bytes_max`: bytes of definitions in the cache, counted as clients wrote them."""
         self._client = client
         self._cache_bytes_max = cache_bytes_max
         self._cached_bytes = 0
         self._known: OrderedDict[int, KnownSchema] = OrderedDict()
-        """By ledger, the least recently used one first."""
+        """Cached schemas by ledger id, least recently used first."""
 
     async def write(self, path: str, entry: SchemaEntry, policies: Policies) -> int:
-        """Store a definition in a ledger that nothing names yet; returns its id.
+        """Store a definition in a new ledger that no record names yet, and return the ledger's id.
 
         Raises:
-            BrokerPersistenceError
+            BrokerPersistenceError: the ledger cannot be created, written or closed.
         """
         try:
             writer = await self._client.create(
@@ -57,17 +57,18 @@ class SchemaLedgers:
                 await writer.close()
             except BaseException:
                 writer.abandon()
-                await self.delete(writer.ledger_id)  # its client tries again, with another
+                await self.delete(writer.ledger_id)  # The client retries, with another ledger.
                 raise
         except LedgerError as error:
             raise BrokerPersistenceError(f"a schema of {path} is not stored: {error}") from error
         return writer.ledger_id
 
     async def read(self, path: str, entry: IndexEntry) -> KnownSchema:
-        """The definition of a version.
+        """Return the definition of a version.
 
         Raises:
-            BrokerPersistenceError, UnreadableRecordError
+            BrokerPersistenceError: the ledger cannot be read.
+            UnreadableRecordError: the ledger holds no valid schema.
         """
         known = self._known.get(entry.ledger_id)
         if known is not None:
@@ -102,7 +103,8 @@ class SchemaLedgers:
             self._cached_bytes -= len(known.stored.schema.data)
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger that nothing names; what fails is left to the orphan sweep."""
+        """Delete a ledger that no record names. If that fails, the orphan sweep deletes it
+        later."""
         self._forget(ledger_id)
         try:
             await self._client.delete(ledger_id)
@@ -113,8 +115,8 @@ class SchemaLedgers:
 
 
 def schema_refers(store: MetadataStore) -> IsReferred:
-    """Whether a topic still names the ledger of a definition, for the orphan sweep: asks the record
-    that the ledger was made for (component "schema")."""
+    """Return the check for the orphan sweep whether a topic still names the ledger of a definition.
+    It reads the record that the ledger was made for (component "schema")."""
 
     async def is_referred(metadata: LedgerMetadata) -> bool:
         path = metadata.custom_metadata.get("schema")
@@ -123,7 +125,7 @@ def schema_refers(store: MetadataStore) -> IsReferred:
         try:
             node = await store.get(path)
         except NoNodeError:
-            return False  # All of it was deleted.
+            return False  # The whole record was deleted.
         if not node.value:
             return False
         try:

@@ -1,4 +1,4 @@
-"""Types of schemas by their names and numbers, and a schema as clients give it. Pure.
+"""Schema types with their names and numbers, and a schema as clients send it. Pure.
 
 Source: binary sheet, sections 4 and 13; HTTP sheet, section 10.
 """
@@ -13,12 +13,14 @@ from magnetar.sdk.wire import pulsar_pb2 as pb
 
 
 class SchemaType(StrEnum):
-    """As Pulsar's tools name them, and as they are stored. Never renamed."""
+    """Schema types under the names of Pulsar's tools. They are stored under these names: never
+    rename one."""
 
     NONE = "NONE"
-    """Of a client that says that it has none, as Go's does for bytes: a schema of its own type."""
+    """Sent by clients that declare no schema, as Go's does for bytes; counts as a type of its
+    own."""
     BYTES = "BYTES"
-    """Of a part of KEY_VALUE only: a topic of bytes has no schema."""
+    """Type of a part of KEY_VALUE only: a topic of bytes has no schema."""
     STRING = "STRING"
     JSON = "JSON"
     PROTOBUF = "PROTOBUF"
@@ -41,7 +43,7 @@ class SchemaType(StrEnum):
     LOCAL_DATE_TIME = "LOCAL_DATE_TIME"
     PROTOBUF_NATIVE = "PROTOBUF_NATIVE"
     EXTERNAL = "EXTERNAL"
-    """Kept in a registry that is not the broker's."""
+    """Kept in a registry outside the broker."""
 
 
 _NUMBERS: Final = {
@@ -71,7 +73,7 @@ _NUMBERS: Final = {
 _TYPES: Final = {int(number): kind for kind, number in _NUMBERS.items()}
 
 WITH_AVRO: Final = frozenset((SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF))
-"""Types whose definitions are Avro's."""
+"""Types with an Avro definition."""
 
 PRIMITIVES: Final = frozenset(SchemaType) - {
     *WITH_AVRO,
@@ -79,7 +81,7 @@ PRIMITIVES: Final = frozenset(SchemaType) - {
     SchemaType.PROTOBUF_NATIVE,
     SchemaType.EXTERNAL,
 }
-"""Types that consist of their name."""
+"""Types without a definition: the name says all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +95,32 @@ class SchemaData:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """A schema of a topic."""
+    """One version of a topic's schema."""
 
     version: int
-    """0 for the first one."""
+    """Number of the version; 0 for the first one."""
     timestamp_ms: int
     schema: SchemaData
 
 
 def schema_of_wire(schema: pb.Schema) -> SchemaData:
-    """A schema out of a command.
+    """Return the schema in a command.
 
     Raises:
-        InvalidSchemaError: no schema that could be kept.
+        InvalidSchemaError: the type is not a data type, or a property is not UTF-8.
     """
     kind = _TYPES.get(schema.type)
     if kind is None:
         raise InvalidSchemaError(f"{pb.Schema.Type.Name(schema.type)} is not a data type")
     properties = {each.key: each.value for each in _pairs(schema)}
     for text in (*properties, *properties.values()):
-        if not isinstance(text, str):  # Protobuf hands out bytes when they are no UTF-8.
+        if not isinstance(text, str):  # Protobuf returns bytes for text that is not UTF-8.
             raise InvalidSchemaError("a property of the schema is not valid UTF-8")
     return SchemaData(kind, schema.schema_data, properties)
 
 
 def wire_of_schema(schema: SchemaData, name: str) -> pb.Schema:
-    """Return the schema as a part of a command; `name`: of the topic, as tenant/namespace/name."""
+    """Return the schema as a part of a command. `name` is the topic's, as tenant/namespace/name."""
     found = pb.Schema(name=name, schema_data=schema.data, type=_NUMBERS[schema.type])
     _pairs(found).extend(
         pb.KeyValue(key=key, value=value) for key, value in schema.properties.items()
@@ -127,20 +129,21 @@ def wire_of_schema(schema: SchemaData, name: str) -> pb.Schema:
 
 
 def _pairs(schema: pb.Schema) -> MutableSequence[pb.KeyValue]:
-    """Return the properties of a schema. To the type checker their type is the enumerator of that
-    name in Schema."""
+    """Return the properties of a schema. The cast is for the type checker, which takes the field
+    for the enumerator `properties` of Schema."""
     return cast("MutableSequence[pb.KeyValue]", schema.properties)
 
 
 def version_to_bytes(version: int) -> bytes:
-    """As it is in commands and messages: a signed long, big-endian."""
+    """Encode a version as in commands and messages: a signed long, big-endian."""
     return version.to_bytes(8, "big", signed=True)
 
 
 def version_of_bytes(value: bytes) -> int:
-    """
+    """Decode a version.
+
     Raises:
-        InvalidSchemaError: no version of this broker's.
+        InvalidSchemaError: the value is not 8 bytes long, so this broker did not make it.
     """
     if len(value) != 8:
         raise InvalidSchemaError(f"the schema version has {len(value)} bytes, expected 8")

@@ -1,8 +1,9 @@
-"""PROTOBUF_NATIVE schemas: protobuf's own descriptors, and whether one reads another. Pure.
+"""PROTOBUF_NATIVE schemas: parse protobuf's descriptors, and decide whether one reads another.
+Pure.
 
 The definition is JSON: fileDescriptorSet (base64 of a FileDescriptorSet), rootMessageTypeName,
-rootFileDescriptorName. What fits is what protobuf's guide says about updating a message type,
-without the changes that it calls compatible and that lose data: several values read as one, bytes
+rootFileDescriptorName. Compatibility follows protobuf's guide on updating a message type, except
+for the changes that it calls compatible although they lose data: several values read as one, bytes
 read as text or as a message.
 """
 
@@ -17,10 +18,10 @@ from google.protobuf.message import DecodeError
 from magnetar.broker.schemas.errors import InvalidSchemaError
 
 FIELDS_MAX = 10_000
-"""In all messages of one definition."""
+"""Fields of all messages of one definition, at most."""
 
 DEPTH_MAX = 200
-"""Of messages in messages, where two definitions are compared."""
+"""Nesting depth of messages when two definitions are compared, at most."""
 
 _Field = descriptors.FieldDescriptorProto
 _INTEGERS: Final = frozenset(
@@ -33,27 +34,28 @@ _SAME: Final = (
     frozenset((_Field.TYPE_FIXED32, _Field.TYPE_SFIXED32)),
     frozenset((_Field.TYPE_FIXED64, _Field.TYPE_SFIXED64)),
 )
-"""Types of which each reads what the others have written."""
+"""Groups of types that can read each other's data."""
 
 _READS_AS_BYTES: Final = frozenset((_Field.TYPE_STRING, _Field.TYPE_MESSAGE))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProtobufDefinition:
-    """A message type, and all it refers to."""
+    """A message type with all messages that it refers to."""
 
     root: str
-    """Full name, without a dot before it."""
+    """Full name of the message, without a leading dot."""
     messages: dict[str, descriptors.DescriptorProto]
-    """By full name, with a dot before it, as fields name them."""
+    """Messages by full name with a leading dot, as fields name them."""
     canonical: bytes
     """Bytes that are equal for equal definitions."""
 
 
 def parse(data: bytes) -> ProtobufDefinition:
-    """
+    """Parse a PROTOBUF_NATIVE definition.
+
     Raises:
-        InvalidSchemaError: it is no definition of this kind.
+        InvalidSchemaError: it is not a valid one.
     """
     try:
         found = json.loads(data)
@@ -79,7 +81,8 @@ def parse(data: bytes) -> ProtobufDefinition:
 
 
 def why_unreadable(*, reader: ProtobufDefinition, writer: ProtobufDefinition) -> str | None:
-    """What of the writer's data the reader cannot read; None: it reads all of it."""
+    """Return the part of the writer's data that the reader cannot read; None if it reads all of
+    it."""
     if reader.root != writer.root:
         return f"Protobuf root message isn't allow change: {writer.root}, then {reader.root}"
     return _Comparison(reader, writer).compare(f".{reader.root}", f".{writer.root}", "", 0)
@@ -92,7 +95,7 @@ def _files_of(encoded: str) -> descriptors.FileDescriptorSet:
     except (ValueError, DecodeError) as error:
         raise InvalidSchemaError(f"its fileDescriptorSet cannot be read: {error}") from error
     for each in files.file:
-        each.ClearField("source_code_info")  # Comments and places in the source.
+        each.ClearField("source_code_info")  # Comments and positions in the source.
     return files
 
 
@@ -138,7 +141,8 @@ class _Comparison:
         self._reader = reader
         self._writer = writer
         self._compared: set[tuple[str, str]] = set()
-        """Pairs that fit, or are being looked at: one that does not fit ends everything."""
+        """Pairs that fit or are being compared. The first pair that does not fit ends the
+        comparison."""
 
     def compare(self, reader_name: str, writer_name: str, path: str, depth: int) -> str | None:
         if (reader_name, writer_name) in self._compared:

@@ -1,9 +1,9 @@
-"""What is stored of a topic's schemas: an index in the metadata, a definition per ledger. Pure.
+"""Stored form of a topic's schemas: an index in the metadata, a ledger per definition. Pure.
 
     /schemas/<tenant>/<namespace>/<quoted name>   SchemaRecord
     entry 0 of the ledger of a version            SchemaEntry
 
-All partitions of a topic have its schemas, and so has a non-persistent topic of the same name.
+All partitions of a topic share its schemas, and so does a non-persistent topic of the same name.
 """
 
 from typing import Self
@@ -17,22 +17,23 @@ from magnetar.sdk.wire import TopicName
 SCHEMAS_ROOT = "/schemas"
 
 COMPONENT = "schema"
-"""In the custom metadata of the ledgers; `schema` is the path of the record beside it."""
+"""Component in the custom metadata of the ledgers; `schema` beside it is the path of the record."""
 
 NO_LEDGER = -1
 
 
 class IndexEntry(BaseModel):
-    """One version."""
+    """One version in the index."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     version: int = Field(ge=0)
     timestamp_ms: int
     ledger_id: int = NO_LEDGER
-    """NO_LEDGER: the schemas before it are deleted; it stands for that, and for no definition."""
+    """Ledger of the definition. NO_LEDGER marks a deletion: the versions before it are deleted."""
     fingerprint: str = ""
-    """Of the definition, see `definitions.py`: whether it is there is known without a ledger."""
+    """Fingerprint of the definition (`definitions.py`): it tells known schemas without a ledger
+    read."""
 
     @property
     def is_deletion(self) -> bool:
@@ -43,11 +44,11 @@ class SchemaRecord(Record):
     """Versions of a topic's schema."""
 
     versions: tuple[IndexEntry, ...] = ()
-    """In the order of their numbers. A deletion hides what is before it."""
+    """Versions in ascending order. A deletion hides those before it."""
 
     @property
     def current(self) -> tuple[IndexEntry, ...]:
-        """Versions that new schemas are checked against: those behind the last deletion."""
+        """Versions that new schemas are checked against: those after the last deletion."""
         for index in range(len(self.versions) - 1, -1, -1):
             if self.versions[index].is_deletion:
                 return self.versions[index + 1 :]
@@ -58,11 +59,11 @@ class SchemaRecord(Record):
         return self.versions[-1].version + 1 if self.versions else 0
 
     def find(self, fingerprint: str) -> IndexEntry | None:
-        """The version of a definition, if it counts."""
+        """Return the version of a definition, unless it was deleted."""
         return next((each for each in self.current if each.fingerprint == fingerprint), None)
 
     def numbered(self, version: int) -> IndexEntry | None:
-        """A definition by its number, if it counts."""
+        """Return the version with a number, unless it was deleted."""
         return next((each for each in self.current if each.version == version), None)
 
     def with_version(self, entry: IndexEntry) -> Self:
@@ -83,13 +84,14 @@ class SchemaEntry(Record):
     )
 
     def stored(self, version: int) -> StoredSchema:
-        """`version`: by the index; the ledger may have been written for an earlier attempt."""
+        """Return the schema. `version` comes from the index: the ledger may be from an earlier
+        attempt."""
         schema = SchemaData(self.type, self.data, self.properties)
         return StoredSchema(version, self.timestamp_ms, schema)
 
 
 def schema_id(topic: TopicName) -> str:
-    """tenant/namespace/name, quoted as in paths: the same for all partitions of a topic."""
+    """Return tenant/namespace/name, quoted as in paths; equal for all partitions of a topic."""
     node = topic.partitioned.storage_name.rpartition("/")[2]
     return f"{topic.namespace_name}/{node}"
 
@@ -99,5 +101,5 @@ def schemas_path(topic: TopicName) -> str:
 
 
 def schemas_root(namespace: str) -> str:
-    """Path whose children are the topics of a namespace that have schemas."""
+    """Return the path whose children are the topics of a namespace that have schemas."""
     return f"{SCHEMAS_ROOT}/{namespace}"

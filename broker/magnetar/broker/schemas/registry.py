@@ -1,10 +1,10 @@
-"""The schemas of topics: which there are, which may join them, which go.
+"""The schemas of topics: list them, check new ones, add and delete them.
 
-A definition is written to a ledger of its own first, then the topic's record names it; that write
-compares versions, so of two brokers that register at once one looks again, and finds what the other
-one has stored. Nothing of the record is remembered: any broker may change it.
+A definition is first written to a ledger of its own; then the topic's record names it. That write
+compares versions. So if two brokers register a schema at once, one of them reads again and finds
+the schema that the other one stored. Records are never cached, because any broker may change them.
 
-Topics without schemas cost nothing here until somebody asks.
+Topics without schemas cost nothing here until the first request.
 """
 
 import asyncio
@@ -43,7 +43,8 @@ _CHANGES_TRIED = 10
 
 
 class SchemaRegistry:
-    """Any broker may use it for any topic. Partitions have the schemas of their topic."""
+    """Registers and finds schemas. Any broker may use it for any topic; partitions share their
+    topic's."""
 
     def __init__(
         self, store: MetadataStore, ledgers: SchemaLedgers, settings: BrokerSettings, clock: Clock
@@ -53,15 +54,16 @@ class SchemaRegistry:
         self._settings = settings
         self._clock = clock
         self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By path: of those who register the same at once here, one writes a ledger."""
+        """Locks by path: of concurrent registrations of one schema on this broker, one writes a
+        ledger."""
 
     # Questions
 
     async def latest(self, topic: TopicName) -> StoredSchema:
-        """The schema that counts.
+        """Return the newest schema in force.
 
         Raises:
-            SchemaNotFoundError: there is none, or it was deleted.
+            SchemaNotFoundError: the topic has no schema, or its schemas were deleted.
             BrokerMetadataError, BrokerPersistenceError
         """
         record, _ = await self._read(topic)
@@ -70,15 +72,16 @@ class SchemaRegistry:
         return await self._stored(topic, record.current[-1])
 
     async def get(self, topic: TopicName, version: int) -> StoredSchema:
-        """A version that was not deleted. Messages may name one that was: as in Pulsar, it is gone.
+        """Return a version that was not deleted. Messages may name a deleted one; as in Pulsar, it
+        is gone.
 
         Raises:
-            SchemaNotFoundError: there is none of that number, or it was deleted.
+            SchemaNotFoundError: there is no such version, or it was deleted.
             BrokerMetadataError, BrokerPersistenceError
         """
         entry = (await self._read(topic))[0].numbered(version)
         if entry is None:
-            # Somebody has seen it in a message: the store that answered may be behind.
+            # A client has seen the version in a message: the answering server may be behind.
             await asked(self._store.catch_up(), f"read schemas of {topic}")
             entry = (await self._read(topic))[0].numbered(version)
         if entry is None:
@@ -98,7 +101,7 @@ class SchemaRegistry:
         return [await self._stored(topic, each) for each in record.current]
 
     async def index(self, topic: TopicName) -> Sequence[IndexEntry]:
-        """Where they are.
+        """Return the entries of all versions, with their ledgers.
 
         Raises:
             SchemaNotFoundError, BrokerMetadataError
@@ -109,7 +112,7 @@ class SchemaRegistry:
         return record.versions
 
     async def has(self, topic: TopicName) -> bool:
-        """Whether a schema counts for it.
+        """Whether a schema is in force for the topic.
 
         Raises:
             BrokerMetadataError
@@ -117,10 +120,10 @@ class SchemaRegistry:
         return bool((await self._read(topic))[0].current)
 
     async def find(self, topic: TopicName, schema: SchemaData) -> int:
-        """The version of a schema.
+        """Return the version of a schema.
 
         Raises:
-            SchemaNotFoundError: it is none of the topic's.
+            SchemaNotFoundError: the topic has no such schema.
             InvalidSchemaError, BrokerMetadataError
         """
         found = (await self._read(topic))[0].find(self._parsed(schema).fingerprint)
@@ -131,7 +134,7 @@ class SchemaRegistry:
     async def check(
         self, topic: TopicName, schema: SchemaData, strategy: SchemaCompatibility
     ) -> None:
-        """Refuse a schema that could not be registered.
+        """Refuse a schema that `put` would refuse as incompatible.
 
         Raises:
             IncompatibleSchemaError, InvalidSchemaError, BrokerMetadataError,
@@ -144,10 +147,12 @@ class SchemaRegistry:
     async def check_consumer(
         self, topic: TopicName, schema: SchemaData, strategy: SchemaCompatibility
     ) -> bool:
-        """Refuse the schema of a consumer that cannot read the topic's; False: it has none.
+        """Refuse the schema of a consumer that cannot read the topic's. Return False if the topic
+        has none.
 
         Raises:
-            As `check`.
+            IncompatibleSchemaError, InvalidSchemaError, BrokerMetadataError,
+            BrokerPersistenceError
         """
         definition = self._parsed(schema)
         record, _ = await self._read_for(topic, definition)
@@ -167,12 +172,12 @@ class SchemaRegistry:
         *,
         may_add: bool = True,
     ) -> int:
-        """The version of a schema, which is registered if need be.
+        """Return the version of a schema; register the schema if the topic lacks it.
 
         Raises:
-            IncompatibleSchemaError: it does not fit, or there may be no new ones.
-            InvalidSchemaError: it is no definition of its type.
-            NotAllowedError: there are as many as may be.
+            IncompatibleSchemaError: the schema is not compatible, or `may_add` forbids new ones.
+            InvalidSchemaError: the definition is not valid for its type.
+            NotAllowedError: the topic has as many versions as it may have.
             BrokerMetadataError, BrokerPersistenceError
         """
         definition = self._parsed(schema)
@@ -213,7 +218,7 @@ class SchemaRegistry:
                     ledger_id=written,
                     fingerprint=definition.fingerprint,
                 )
-                is_named = True  # Unless it is certain that it is not.
+                is_named = True  # Until it is certain that the write failed.
                 return record.with_version(entry)
 
             try:
@@ -228,10 +233,10 @@ class SchemaRegistry:
                     await self._ledgers.delete(written)
 
     async def delete(self, topic: TopicName) -> int:
-        """Have the schemas there are count no more; returns the version that stands for that.
+        """Retire all schemas of a topic; return the version number of the deletion.
 
         Raises:
-            SchemaNotFoundError: there is none that counts.
+            SchemaNotFoundError: no schema is in force.
             BrokerMetadataError
         """
         path = schemas_path(topic)
@@ -246,7 +251,7 @@ class SchemaRegistry:
             nonlocal entry
             record = before or SchemaRecord()
             if doubtful is not None and doubtful in record.versions:
-                entry = doubtful  # Nobody knew at first whether it was written.
+                entry = doubtful  # The first write was in doubt; it did land.
                 return None
             if not record.current:
                 raise SchemaNotFoundError(f"Schema not found: {schema_id(topic)} has none")
@@ -262,7 +267,8 @@ class SchemaRegistry:
         return entry.version
 
     async def remove(self, topic: TopicName) -> int | None:
-        """Have nothing left of its schemas; returns the last version, None if there was none.
+        """Remove all schemas of a topic with their record. Return the last version; None if there
+        was none.
 
         Raises:
             BrokerMetadataError
@@ -270,7 +276,8 @@ class SchemaRegistry:
         return await self._remove(schemas_path(topic))
 
     async def topic_removed(self, topic: TopicName) -> None:
-        """A topic is gone. A non-persistent one leaves them: it may have a twin that keeps data.
+        """Remove the schemas of a deleted topic. A non-persistent topic keeps them: a persistent
+        topic of the same name may exist.
 
         Raises:
             BrokerMetadataError
@@ -309,7 +316,7 @@ class SchemaRegistry:
             return await self._removed(changed.before)
 
     async def _removed(self, record: SchemaRecord) -> int:
-        """Nothing names its ledgers any more; returns its last version."""
+        """Delete the ledgers of a removed record; return its last version."""
         for each in record.versions:
             if not each.is_deletion:
                 await self._ledgers.delete(each.ledger_id)
@@ -353,7 +360,8 @@ class SchemaRegistry:
         definition: Definition,
         strategy: SchemaCompatibility,
     ) -> None:
-        """One after the other: many large ones must not hold up everybody else."""
+        """Compare with one schema after the other, and yield between them: many large schemas must
+        not hold up the event loop."""
         if record.find(definition.fingerprint) is not None:
             return
         every = record.current if compatibility.asks_for_all(strategy) else record.current[-1:]
@@ -366,7 +374,7 @@ class SchemaRegistry:
         return (await self._ledgers.read(schemas_path(topic), entry)).stored
 
     async def _read(self, topic: TopicName) -> tuple[SchemaRecord, int]:
-        """The record and its version; -1: there is none."""
+        """Return the record and its version; an empty record and -1 if there is none."""
         return await self._read_at(schemas_path(topic))
 
     async def _read_at(self, path: str) -> tuple[SchemaRecord, int]:
@@ -390,10 +398,11 @@ class SchemaRegistry:
         known: tuple[SchemaRecord, int] | None = None,
         on_doubt: Callable[[], None] = lambda: None,
     ) -> Changed[SchemaRecord]:
-        """
+        """Change the record with compare-and-set.
+
         Raises:
-            ContendedError: others changed the record at each try.
-            BrokerMetadataError, and as `change`.
+            ContendedError: other brokers changed the record at each attempt.
+            BrokerMetadataError, and the errors of `change`.
         """
         cell = record_cell(self._store, SchemaRecord, path, tries_max=_CHANGES_TRIED)
         begin = Stored(*known) if known is not None and known[1] >= 0 else None

@@ -1,7 +1,7 @@
-"""Authentication, authorization, audit, and their limits.
+"""Authentication, authorization and the audit log of a broker, with their limits.
 
-The names below are loaded when first used: a bookie looks at certificates, and must not load what
-checks tokens and rights with it.
+Names load at their first use: a bookie needs the certificate part, and must not load the code that
+checks tokens and rights.
 """
 
 from importlib import import_module
@@ -43,7 +43,7 @@ _HOMES = {
     "Identity": "identity",
     "NOBODY": "identity",
 }
-"""Where the names are that are no actions and resources."""
+"""Modules of the names that `actions` does not define."""
 
 
 def __getattr__(name: str) -> object:

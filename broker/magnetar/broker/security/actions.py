@@ -1,12 +1,12 @@
-"""What somebody can be allowed to do, and with what. Pure.
+"""Actions that a role can be allowed, and the resources that they act on. Pure.
 
-Actions that can be granted carry the names that Pulsar's interfaces use. The others follow from
-them, or belong to administrators:
+Grantable actions carry the names that Pulsar's interfaces use. The others follow from them, or
+belong to administrators:
 
-    LOOKUP       where a topic is, its partitions, its statistics: who may produce or consume
-    LIST_TOPICS  the names in a namespace: who may consume in all of it
-    ADMINISTER   everything else: of a topic, a namespace or a tenant the tenant's administrators;
-                 of the cluster (brokers, tenants) super users
+    LOOKUP       owner, partitions and statistics of a topic: for roles that may produce or consume
+    LIST_TOPICS  the names in a namespace: for roles that may consume in all of it
+    ADMINISTER   everything else: of a topic, a namespace or a tenant for the tenant's
+                 administrators; of the cluster (brokers, tenants) for super users
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from magnetar.sdk.wire import TopicName
 
 
 class Action(StrEnum):
-    """Something that somebody wants to do."""
+    """An action that a client wants to perform."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -39,12 +39,12 @@ GRANTABLE = frozenset(
         Action.PACKAGES,
     }
 )
-"""What a role can be given in a namespace or on a topic."""
+"""Actions that can be granted to a role in a namespace or on a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Brokers, tenants, everything that belongs to no tenant."""
+    """The brokers, the tenants, and everything else that belongs to no tenant."""
 
     def __str__(self) -> str:
         return "the cluster"
@@ -72,7 +72,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic; a partition stands for the topic it is a part of."""
+    """A topic. A partition counts as the topic that it belongs to."""
 
     name: TopicName
 
@@ -95,7 +95,7 @@ Resource = Cluster | Tenant | Namespace | Topic | Subscription
 
 
 def tenant_of(resource: Resource) -> str | None:
-    """The tenant that a resource belongs to; None: to no tenant."""
+    """Return the tenant that a resource belongs to; None for the cluster."""
     match resource:
         case Cluster():
             return None
@@ -108,7 +108,7 @@ def tenant_of(resource: Resource) -> str | None:
 
 
 def namespace_of(resource: Resource) -> str | None:
-    """The namespace that a resource is in, as tenant/namespace; None: in none."""
+    """Return the namespace of a resource as tenant/namespace; None for a cluster or a tenant."""
     match resource:
         case Cluster() | Tenant(_):
             return None

@@ -1,8 +1,9 @@
-"""The audit log: who was let in, who was refused what, who changed something.
+"""The audit log: who connected, who was refused what, who changed something.
 
 One structured event per fact, named `audit`, in the log of the process. It holds roles, addresses,
-actions and resources, and never a credential: nothing here is ever handed one. Its rate is bounded,
-so that nobody can fill a disk by knocking; what is left out is counted and told in one event.
+actions and resources, and never a credential: no function here takes one. Its rate is limited, so
+clients cannot fill a disk with refused attempts. Dropped events are counted, and one event reports
+the count.
 """
 
 from collections.abc import Callable
@@ -16,11 +17,11 @@ from magnetar.broker.security.identity import Identity
 _log = structlog.get_logger("magnetar.audit")
 
 TEXT_CHARACTERS_MAX = 256
-"""Of each field: roles and names come from outside."""
+"""Characters of each field that are logged: clients choose roles and names."""
 
 
 class Audit:
-    """Writes the audit log, `events_per_s` at most; 0: none at all."""
+    """Writes the audit log, `events_per_s` at most; 0 turns it off."""
 
     def __init__(self, now_s: Callable[[], float], *, events_per_s: int) -> None:
         self._bucket = (
@@ -29,23 +30,23 @@ class Audit:
         self._left_out = 0
 
     def connected(self, identity: Identity, *, address: str) -> None:
-        """Somebody has proven who they are."""
+        """Record that a client has authenticated."""
         self._write("connected", identity, address=address)
 
     def refused(self, method: str, reason: str, *, address: str) -> None:
-        """Somebody has not. `reason`: as the client is told."""
+        """Record that an authentication failed, with the reason that the client gets."""
         self._write("refused", None, method=method, reason=reason, address=address)
 
     def denied(
         self, identity: Identity, action: Action, resource: Resource, *, address: str
     ) -> None:
-        """Somebody asked for what they may not."""
+        """Record that an identity tried what it may not do."""
         self._write(
             "denied", identity, action=action.value, resource=str(resource), address=address
         )
 
     def changed(self, identity: Identity, what: str, *, status: int, address: str) -> None:
-        """Somebody has used the HTTP interface to change something. `what`: method and path."""
+        """Record a change over HTTP; `what` is method and path."""
         self._write("changed", identity, request=what, status=str(status), address=address)
 
     def _write(self, outcome: str, identity: Identity | None, **fields: str) -> None:

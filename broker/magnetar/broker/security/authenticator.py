@@ -1,12 +1,13 @@
-"""From credentials to an identity, by the methods of the settings.
+"""Derive an identity from credentials, by the methods that the settings enable.
 
     token   a JSON Web Token, of the broker's own keys or of an OpenID Connect issuer
     basic   user:password
     tls     the common name of the client's certificate
-    none    nothing: the anonymous role, if there is one, as for a method that is not accepted
+    none    no credentials: the anonymous role, if there is one; it also serves clients that
+            use a method which is not accepted
 
-A *proxy role* never acts for itself: it names the principal that it speaks for. Nobody else may
-name one, except their own. Source: protocol sheet, section 5.
+A *proxy role* never acts for itself: it names the principal that it speaks for. Other roles may
+name only themselves. Source: protocol sheet, section 5.
 """
 
 import base64
@@ -34,29 +35,31 @@ ROLE_CHARACTERS_MAX = 512
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What somebody has sent to prove who they are; never in a log."""
+    """Credentials of a client or a request. Never logged."""
 
     method: str = ""
     data: bytes = field(default=b"", repr=False)
     certificate_role: str = ""
-    """Common name of the certificate that the TLS handshake has verified; empty: none."""
+    """Common name of the certificate that the TLS handshake has verified; empty if there is none.
+    """
     original_principal: str = ""
-    """Principal that a proxy speaks for."""
+    """Principal that a proxy speaks for; empty if the proxy names none."""
 
 
 class Method(Protocol):
-    """One way to prove who one is."""
+    """One way to authenticate."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """
+        """Return the identity that the credentials prove.
+
         Raises:
-            AuthenticationError
+            AuthenticationError: the credentials prove nothing.
         """
         ...
 
 
 class TokenMethod:
-    """Tokens of the broker's own keys, and of issuers."""
+    """Tokens that the broker's own keys or an issuer have signed."""
 
     def __init__(self, claims: Claims, issuers: Issuers | None, clock: Clock) -> None:
         self._claims = claims
@@ -84,7 +87,7 @@ class BasicMethod:
 
 
 class TlsMethod:
-    """The name in a certificate that the handshake has verified."""
+    """Common name of a certificate that the handshake has verified."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         if not credentials.certificate_role:
@@ -95,7 +98,7 @@ class TlsMethod:
 
 
 class Authenticator:
-    """Tells who somebody is."""
+    """Checks credentials and returns identities."""
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class Authenticator:
         proxy_roles: frozenset[str],
         audit: Audit,
     ) -> None:
-        """No methods: authentication is off, and everybody is nobody."""
+        """Without methods, authentication is off and each client is `NOBODY`."""
         self._methods = methods
         self._anonymous_role = anonymous_role
         self._proxy_roles = proxy_roles
@@ -116,10 +119,10 @@ class Authenticator:
         return bool(self._methods)
 
     async def authenticate(self, credentials: Credentials, *, address: str) -> Identity:
-        """Return the identity that the credentials prove; nobody, while authentication is off.
+        """Return the identity that the credentials prove; `NOBODY` while authentication is off.
 
         Raises:
-            AuthenticationError: the text says what is wrong, and can be told to anybody.
+            AuthenticationError: the text says what is wrong, and is safe to show to any client.
         """
         if not self._methods:
             return NOBODY
@@ -139,11 +142,14 @@ class Authenticator:
         certificate_role: str = "",
         query_token: str = "",
     ) -> Identity:
-        """Return the identity of the sender of an HTTP request. `headers` by names in lower case;
-        `query_token`: of a WebSocket, for browsers, which cannot set headers.
+        """Return the identity of the sender of an HTTP request.
+
+        Args:
+            headers: by names in lower case.
+            query_token: from the URL of a WebSocket; browsers cannot set headers there.
 
         Raises:
-            AuthenticationError
+            AuthenticationError: the credentials are malformed or prove nothing.
         """
         if not self._methods:
             return NOBODY
@@ -165,7 +171,7 @@ class Authenticator:
                 raise AuthenticationError(f"credentials are required: {self._accepted()}")
         method = self._methods.get(name)
         if method is None:
-            # As in Pulsar. It gives nothing away: whoever sends no credentials has that role.
+            # As in Pulsar. It reveals nothing: a client without credentials gets that role, too.
             if self._anonymous_role:
                 return Identity(self._anonymous_role, ANONYMOUS)
             raise AuthenticationError(
@@ -180,14 +186,14 @@ class Authenticator:
         return self.acting_for(identity, credentials.original_principal)
 
     def acting_for(self, identity: Identity, principal: str) -> Identity:
-        """Return the identity with another principal behind it, for a single request.
+        """Return the identity with another original principal, for a single request.
 
         Raises:
-            AuthenticationError: it may not speak for others, or for that one.
+            AuthenticationError: the role may not speak for others, or not for this principal.
         """
         if not self._methods:
             return identity
-        if not isinstance(principal, str):  # protobuf hands out bytes when they are no UTF-8
+        if not isinstance(principal, str):  # protobuf returns bytes for text that is not UTF-8
             raise AuthenticationError("the original principal is not valid UTF-8")
         role = identity.connected_role
         if role in self._proxy_roles:
@@ -214,12 +220,12 @@ class Authenticator:
 def credentials_of(
     headers: Mapping[str, str], certificate_role: str = "", query_token: str = ""
 ) -> Credentials:
-    """The credentials of an HTTP request.
+    """Return the credentials of an HTTP request.
 
-    A scheme that is unknown is a method that nobody accepts.
+    The name of an unknown scheme becomes the method; no method accepts it.
 
     Raises:
-        AuthenticationError: what it holds is not of its form.
+        AuthenticationError: the header is malformed.
     """
     principal = headers.get("x-original-principal", "")
     header = headers.get("authorization", "")

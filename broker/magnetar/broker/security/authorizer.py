@@ -1,8 +1,10 @@
-"""Whether somebody may do something: the grants of the moment, put to `decide`.
+"""Decide whether an identity may do something: collect the current grants and pass them to
+`decide`.
 
-Grants are in the records of tenants and namespaces, which are followed by watches: a question about
-what is known costs no read, and a change holds everywhere a moment later. What cannot be read now
-is an error that a retry may mend, and never a yes.
+Grants are in the records of tenants and namespaces, which the broker follows by watches. So a
+decision costs no read if the records are known, and a change takes effect everywhere a moment
+later. If the grants cannot be read now, the result is an error that a retry may mend, and never a
+yes.
 """
 
 import asyncio
@@ -25,11 +27,11 @@ _log = structlog.get_logger()
 _READS_AT_ONCE = 32
 
 TENANTS_FOLLOWED_MAX = 10_000
-"""Tenants whose administrators are kept in memory."""
+"""Tenants whose administrators are kept in memory, at most."""
 
 
 class Namespaces(Protocol):
-    """Knows the records of namespaces; `PolicyRegistry` does."""
+    """Source of namespace records; `PolicyRegistry` is one."""
 
     async def check_namespace(
         self, namespace: str, *, may_be_deleted: bool = False
@@ -37,7 +39,7 @@ class Namespaces(Protocol):
 
 
 class Authorizer:
-    """Says yes or no. When it is off it says yes at once."""
+    """Answers yes or no. While it is off, it answers yes at once."""
 
     def __init__(
         self,
@@ -58,13 +60,14 @@ class Authorizer:
         self._at_once = asyncio.Semaphore(_READS_AT_ONCE)
 
     def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all tenants."""
         for followed in self._tenants.values():
             followed.close()
         self._tenants.clear()
 
     def on_tenant_change(self, callback: Callable[[str], None]) -> None:
-        """Call back on the loop, with its name, when a tenant has changed that was asked for."""
+        """Call `callback` on the loop with the tenant's name when a tenant that was read has
+        changed."""
         self._on_tenant_change.append(callback)
 
     def _tell(self, tenant: str) -> None:
@@ -72,25 +75,26 @@ class Authorizer:
             callback(tenant)
 
     def is_super_user(self, identity: Identity) -> bool:
-        """Whether somebody may do everything, and everybody who speaks for them, too."""
+        """Whether an identity may do everything. Each of its roles, a proxy's too, must be a super
+        user."""
         return not self.is_on or all(role in self._super_users for role in identity.roles)
 
     async def may(self, identity: Identity, action: Action, resource: Resource) -> bool:
-        """Whether somebody may do something.
+        """Whether an identity may do something.
 
         Raises:
-            BrokerMetadataError: that cannot be told now.
+            BrokerMetadataError: the grants cannot be read now.
         """
         return (await self.decision(identity, action, resource)).is_allowed
 
     async def check(
         self, identity: Identity, action: Action, resource: Resource, *, address: str = ""
     ) -> None:
-        """Refuse what is not allowed. `address`: where it came from, for the audit log.
+        """Refuse an action that is not allowed. `address` of the client is for the audit log.
 
         Raises:
-            AuthorizationError: the role was not granted that.
-            BrokerMetadataError: that cannot be told now.
+            AuthorizationError: the role has no grant for it.
+            BrokerMetadataError: the grants cannot be read now.
         """
         decision = await self.decision(identity, action, resource)
         if isinstance(decision, Denied):
@@ -98,10 +102,10 @@ class Authorizer:
             raise AuthorizationError(decision.reason)
 
     async def decision(self, identity: Identity, action: Action, resource: Resource) -> Decision:
-        """The answer for all roles that take part: the first no counts.
+        """Decide for all roles of the identity. The first refusal counts.
 
         Raises:
-            BrokerMetadataError: that cannot be told now.
+            BrokerMetadataError: the grants cannot be read now.
         """
         if not self.is_on or all(role in self._super_users for role in identity.roles):
             return ALLOWED
@@ -120,7 +124,7 @@ class Authorizer:
             try:
                 record = await self._namespaces.check_namespace(namespace, may_be_deleted=True)
             except NamespaceNotFoundError:
-                record = None  # Nobody was granted anything in what does not exist.
+                record = None  # A namespace that does not exist grants nothing.
         if record is None:
             return Grants(self._super_users, admins)
         return Grants(
@@ -138,7 +142,7 @@ class Authorizer:
             followed = self._follow(tenant)
         record = await followed.latest()
         if record is None:
-            # Absence is not remembered: it would have to be for every name that somebody thinks of.
+            # Absence is not remembered: it would take memory for each name that a client makes up.
             if self._tenants.get(tenant) is followed:
                 del self._tenants[tenant]
                 followed.close()

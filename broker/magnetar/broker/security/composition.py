@@ -1,4 +1,4 @@
-"""Composes a broker's security out of its settings, and follows the files they name."""
+"""Build the security of a broker from its settings, and follow the files that the settings name."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 
 
 class Security:
-    """What the rest of the broker needs of all this."""
+    """Authentication, authorization, audit and TLS of one broker."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Security:
         random: random.Random,
         read: ReadFile,
     ) -> None:
-        """`read` reads a small file; `network` is for issuers at loopback addresses."""
+        """`read` reads a small file. `network` serves issuers at loopback addresses."""
         self._settings = settings
         self._clock = clock
         self._network = network
@@ -64,7 +64,8 @@ class Security:
         self._following: asyncio.Task[None] | None = None
         self.audit = Audit(clock.monotonic_s, events_per_s=settings.audit_events_per_s)
         self.tls: ServerTls | None = None
-        """Certificates of both TLS ports; set once `load` has returned, if such ports exist."""
+        """Certificates of both TLS ports. None if there is no such port, and before `load` has
+        returned."""
         self._passwords: Passwords | None = None
         self._tokens: TokenMethod | None = None
         self._client_token = b""
@@ -85,25 +86,29 @@ class Security:
 
     @property
     def client_token(self) -> bytes:
-        """By which this broker proves itself to others; empty: it cannot."""
+        """Token by which this broker authenticates at other brokers; empty if it has none."""
         return self._client_token
 
     def tls_network(self) -> TlsNetwork | None:
-        """For the TLS port of the binary protocol; None: there is no certificate."""
+        """Return the network for the TLS port of the binary protocol; None if there is no
+        certificate.
+        """
         if self.tls is None:
             return None
         timeout_s = self._settings.tls_handshake_timeout_ms / 1000
         return TlsNetwork(server=self.tls, handshake_timeout_s=timeout_s)
 
     def peer_network(self) -> TlsNetwork | None:
-        """On which other brokers are reached; None: not over TLS, or `load` was not called yet."""
+        """Return the network to other brokers. None if it is not over TLS, and before the first
+        `load`."""
         return TlsNetwork(client=self._peer_tls) if self._peer_tls is not None else None
 
     def check_addresses(self, addresses: Iterable[str]) -> None:
-        """Refuse to serve everybody when nobody has to prove who they are.
+        """Refuse to listen beyond loopback if clients need no credentials.
 
         Raises:
-            ListenError
+            ListenError: an address is not loopback, and there is neither authentication nor
+                `--insecure`.
         """
         settings = self._settings
         open_to = [address for address in addresses if not is_loopback(address)]
@@ -119,10 +124,10 @@ class Security:
             )
 
     def load(self) -> None:
-        """Read all files.
+        """Read all files. Later calls read them again.
 
         Raises:
-            SecurityConfigError, TlsConfigError: one of them cannot be used.
+            SecurityConfigError, TlsConfigError: one of the files cannot be used.
         """
         settings = self._settings
         if settings.tls_certificate_file:
@@ -159,7 +164,7 @@ class Security:
             self._client_token = read_key(where, self._read, what="broker_client_token").strip()
 
     def start(self) -> None:
-        """Look at the files now and then. `load` comes first."""
+        """Check the files for changes every `security_reload_s` seconds. Call `load` before."""
         if self._settings.security_reload_s and self._paths():
             self._following = asyncio.get_running_loop().create_task(
                 self._follow(), name="security-files"
@@ -182,7 +187,8 @@ class Security:
             try:
                 self.load()
             except (SecurityConfigError, LedgerError) as error:
-                # The former ones stay in force; a certificate and its key change one by one.
+                # The previous ones stay in force. A certificate and its key change one after the
+                # other.
                 _log.warning("security_files_refused", error=str(error))
                 continue
             contents = found
@@ -272,7 +278,7 @@ class Security:
 
 def _fetcher(network: Network, *, authorities: str, timeout_s: float) -> Fetch:
     def secured() -> Network:
-        # Made for each request: they are few, and authorities are renewed.
+        # Created per request: requests are few, and CA certificates get renewed.
         return TlsNetwork(client=ClientTls(TlsFiles(authorities=authorities)))
 
     async def fetch(url: str) -> bytes:

@@ -1,18 +1,18 @@
-"""Whether a role may do something: one function of the role, the action and the grants. Pure.
+"""Decide whether a role may do something, from the role, the action and the grants alone. Pure.
 
 In this order:
 
 1. A super user may do everything.
 2. An administrator of a tenant may do everything in it, but not create or delete the tenant.
-3. Other actions than those below are for the two above.
-4. A subscription to which roles were granted is for those roles alone. Where the namespace wants
-   names of subscriptions to begin with the role, others are for nobody.
+3. Actions that rules 4 and 5 do not name are only for super users and administrators.
+4. If roles were granted for a subscription, only these roles may use it. If the namespace
+   requires subscription names to begin with the role, no role may use other names.
 5. PRODUCE and CONSUME need a grant to the role in the namespace or on the topic; LOOKUP needs one
    of either; LIST_TOPICS needs CONSUME in the namespace. FUNCTIONS, SOURCES, SINKS and PACKAGES
    need their own.
 
-What is not granted is denied: also what does not exist, so that a refusal tells nobody what there
-is. Source: HTTP sheet, section 1; the rules are those of Pulsar's provider.
+Everything else is denied. Resources that do not exist are denied in the same way, so a refusal does
+not reveal what exists. Source: HTTP sheet, section 1; the rules are those of Pulsar's provider.
 """
 
 from collections.abc import Mapping
@@ -31,36 +31,37 @@ from magnetar.broker.security.actions import (
 )
 
 Permissions = Mapping[str, tuple[str, ...]]
-"""By role: names of actions."""
+"""Names of granted actions, by role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Everything that can matter for one resource."""
+    """All grants that can matter for one resource."""
 
     super_users: frozenset[str] = frozenset()
     tenant_admins: frozenset[str] = frozenset()
-    """Of the resource's tenant."""
+    """Roles that administer the resource's tenant."""
     namespace: Permissions = field(default_factory=dict)
-    """In the resource's namespace."""
+    """Grants in the resource's namespace."""
     topics: Mapping[str, Permissions] = field(default_factory=dict)
-    """By the full name of a topic of that namespace; of a partitioned one, not of partitions."""
+    """Grants by full topic name, in the namespace; for partitions, the name of the partitioned
+    topic."""
     subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By subscription, for all topics of the namespace: the roles that alone may use it."""
+    """By subscription name, for all topics of the namespace: the only roles that may use it."""
     wants_prefix: bool = False
-    """Names of subscriptions must begin with the role (`subscriptionAuthMode`)."""
+    """Whether subscription names must begin with the role (`subscriptionAuthMode`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Yes."""
+    """A positive decision."""
 
     is_allowed = True
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """No; `reason` says what is missing, and nothing about what exists."""
+    """A refusal; `reason` says what is missing, and nothing about what exists."""
 
     reason: str
     is_allowed = False
@@ -72,7 +73,7 @@ Decision = Allowed | Denied
 
 
 def decide(role: str, action: Action, resource: Resource, grants: Grants) -> Decision:
-    """Whether `role` may do `action` with `resource`."""
+    """Decide whether `role` may do `action` with `resource`."""
     if role in grants.super_users:
         return ALLOWED
     if not isinstance(resource, Cluster) and role and role in grants.tenant_admins:

@@ -1,10 +1,11 @@
-"""By which names a broker may be asked over HTTP, while it serves people it does not know. Pure.
+"""Host names that a broker answers to over HTTP while it requires no credentials. Pure.
 
-A page that somebody visits can have its own name lead to their loopback address (DNS rebinding): to
-the browser the broker is then a part of the page, which may read and change everything. So a broker
-that only its own machine reaches, and that has no authentication or an `anonymous_role` beside it,
-answers to names of its own alone. So does any that is told its names: in a container it listens on
-all addresses, and may yet be published at loopback only.
+A web page can make its own name resolve to the loopback address of its visitor (DNS rebinding). To
+the browser the broker is then a part of the page, and the page may read and change everything. So a
+broker that listens on loopback only, and that has no authentication or also an `anonymous_role`,
+answers only to its own names. A broker without required credentials that listens elsewhere does the
+same if `http_names` is set: in a container it listens on all addresses, but may be published at
+loopback only.
 """
 
 from ipaddress import ip_address
@@ -20,7 +21,7 @@ REFUSED_NAME = (
 
 
 def own_names(settings: BrokerSettings) -> frozenset[str] | None:
-    """The names that a broker answers to, beside localhost and addresses; None: to all."""
+    """Return the names that a broker answers to beside localhost and addresses; None for all."""
     entries = [entry.strip() for entry in settings.websocket_origins.split(",")]
     listed = settings.http_names.split(",") if settings.http_names else []
     if settings.has_authentication and not settings.anonymous_role:
@@ -36,8 +37,8 @@ def own_names(settings: BrokerSettings) -> frozenset[str] | None:
 
 
 def is_own_name(host: str | None, names: frozenset[str] | None) -> bool:
-    """Whether a broker that answers to `names` is meant by this Host header; None: there was none,
-    and no browser."""
+    """Whether a Host header names this broker. A request without one (None) is not from a browser,
+    and passes."""
     if host is None or names is None:
         return True
     name = _name_of(host)
@@ -45,8 +46,8 @@ def is_own_name(host: str | None, names: frozenset[str] | None) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Without a port, the brackets of an IPv6 address and the dot that ends a full name, in lower
-    case; "": it is none."""
+    """Return a host in lower case without its port, IPv6 brackets and final dot; "" if it is not a
+    host."""
     try:
         return (urlsplit(f"//{host.strip()}").hostname or "").removesuffix(".")
     except ValueError:

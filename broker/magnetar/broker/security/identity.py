@@ -7,26 +7,26 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A role, how it was proven, and who speaks for it.
+    """A role, the method that proved it, and the proxy that speaks for it.
 
-    `role` is who acts. Of a request that a proxy passes on, that is the client behind it, and
-    `proxy_role` is the proxy's own: both must be allowed what is asked for.
+    `role` is the one that acts. For a request that a proxy forwards, `role` is the client's and
+    `proxy_role` is the proxy's own: both need the right.
     """
 
     role: str
     method: str = "none"
     proxy_role: str = ""
     expires_at_ms: int | None = None
-    """When the credentials end, since the epoch; None: never."""
+    """When the credentials expire, in milliseconds since the epoch; None if never."""
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """All that must be allowed what is asked for."""
+        """Roles that all need the right for an action."""
         return (self.role, self.proxy_role) if self.proxy_role else (self.role,)
 
     @property
     def connected_role(self) -> str:
-        """Of whoever holds the connection: the proxy, if there is one."""
+        """Role of the holder of the connection: the proxy's, if there is one."""
         return self.proxy_role or self.role
 
     def is_expired(self, now_ms: int) -> bool:
@@ -38,15 +38,15 @@ class Identity:
 
 
 NOBODY = Identity("")
-"""Everybody, while authentication is off."""
+"""Identity of all clients while authentication is off."""
 
 
 def role_of(certificate: object) -> str:
-    """The common name of a certificate's subject, which is its role; empty if there is no
+    """Return the common name of a certificate's subject, which is its role; empty if there is no
     certificate, or none that was verified.
 
-    `certificate` as `SSLObject.getpeercert()` gives it: a dictionary, and an empty one for a
-    certificate that nobody has checked. Of several names the last counts, the most specific one.
+    `certificate` has the form of `SSLObject.getpeercert()`: a dictionary, which is empty for a
+    certificate that was not verified. Of several names the last one counts, the most specific.
     """
     if not isinstance(certificate, Mapping):
         return ""

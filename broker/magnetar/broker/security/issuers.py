@@ -1,8 +1,8 @@
 """Tokens of OpenID Connect and OAuth2 issuers, checked with the keys that they publish (JWKS).
 
-Only issuers of the settings are asked, never one that a token alone names. Their keys are kept for
-a while; a token with a key that is not known makes one request more, and not more often than
-`refresh_min_s`, so that made-up keys cannot have the issuer flooded.
+The broker asks only issuers of the settings, never one that only a token names. It caches their
+keys. A token with an unknown key causes one more request, at most one per `refresh_min_s`, so
+made-up keys cannot flood the issuer.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ _log = structlog.get_logger()
 
 DOCUMENT_BYTES_MAX = 256 * 1024
 KEYS_MAX = 100
-"""Of one issuer; what comes behind them is not looked at."""
+"""Keys of one issuer that are read; further ones are ignored."""
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""What is at a URL; raises OSError if nothing usable is."""
+"""Fetches the content of a URL; raises OSError if there is nothing usable."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Keys:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How long keys are used, in seconds."""
+    """Lifetimes of cached keys, in seconds."""
 
     fresh_s: float
     kept_s: float
@@ -46,7 +46,7 @@ class Freshness:
 
 
 class Issuers:
-    """Checks tokens of known issuers."""
+    """Checks tokens of the issuers in the settings."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class Issuers:
         fetch: Fetch,
         clock: Clock,
     ) -> None:
-        """`claims` must name an audience. `jwks_url`: where all keys are; empty: discovery."""
+        """`claims` must name an audience. `jwks_url`: URL of the keys of all issuers; empty for
+        discovery."""
         assert claims.audience
         self._issuers = frozenset(issuers)
         self._claims = claims
@@ -71,14 +72,14 @@ class Issuers:
         self._locks = {issuer: asyncio.Lock() for issuer in self._issuers}
 
     def knows(self, issuer: object) -> bool:
-        """Whether tokens of this issuer are taken."""
+        """Whether tokens of this issuer are accepted."""
         return isinstance(issuer, str) and issuer in self._issuers
 
     async def authenticate(self, token: str) -> Identity:
-        """Return the identity that a token names.
+        """Return the identity that a token proves.
 
         Raises:
-            AuthenticationError
+            AuthenticationError: the token proves none, or the keys of its issuer cannot be read.
         """
         header, claims = unverified(token)
         issuer, key_id = claims.get("iss"), header.get("kid")
@@ -88,7 +89,7 @@ class Issuers:
         return verify(token, keys, self._claims, now_ms=self._clock.wall_ms())
 
     async def _keys_for(self, issuer: str, key_id: str | None) -> list[TokenKey]:
-        """The keys that a token may have been signed with."""
+        """Return the keys that may have signed a token with this key id."""
         keys = self._keys.get(issuer)
         if not self._will_do(keys, key_id):
             async with self._locks[issuer]:
@@ -114,7 +115,7 @@ class Issuers:
         return key_id is None or key_id in keys.by_id
 
     async def _refresh(self, issuer: str) -> None:
-        """Ask the issuer, unless that was done a moment ago."""
+        """Fetch the issuer's keys, unless the last attempt was less than `refresh_min_s` ago."""
         now_s = self._clock.monotonic_s()
         tried_s = self._tried_s.get(issuer)
         if tried_s is not None and now_s - tried_s < self._freshness.refresh_min_s:
@@ -127,7 +128,7 @@ class Issuers:
             _log.warning("issuer_keys_not_read", issuer=issuer, error=str(error))
 
     async def _discover(self, issuer: str) -> str:
-        """Where the issuer's keys are."""
+        """Return the URL of the issuer's keys."""
         where = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
         found = _json_object(await self._fetch(where))
         url = found.get("jwks_uri")
@@ -146,7 +147,7 @@ def _json_object(data: bytes) -> dict[str, Any]:
 
 
 def _parse(data: bytes, now_s: float) -> _Keys:
-    """Keys out of a JWKS document; those of unknown kinds are left out."""
+    """Return the keys of a JWKS document; keys of unknown kinds are left out."""
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from jwt import PyJWK, PyJWTError
 
@@ -155,7 +156,7 @@ def _parse(data: bytes, now_s: float) -> _Keys:
         raise ValueError("the document has no keys")
     keys = _Keys({}, [], now_s)
     for each in listed[:KEYS_MAX]:
-        # Only public keys that sign: a symmetric one in public would be anybody's.
+        # Only public keys that sign. A published symmetric key would let anybody sign.
         if not isinstance(each, dict) or each.get("kty") not in ("RSA", "EC"):
             continue
         if each.get("use", "sig") != "sig":

@@ -1,8 +1,8 @@
-"""Keys out of settings: where they are read, and which tokens each of them can vouch for.
+"""Read keys from settings, and say which tokens each key can verify.
 
-A key is given as `file:///path`, as a path, or as `data:;base64,…`. A secret key is the bytes of
-its file as they are; a public key is PEM or DER. A key vouches only for the algorithms that are
-made for its kind and size: a public key can never pass for the secret of an HMAC.
+A key is given as `file:///path`, as a path, or as `data:;base64,…`. A secret key is the raw bytes
+of its file; a public key is PEM or DER. A key verifies only the algorithms of its kind and size, so
+a public key can never pass for the secret of an HMAC.
 """
 
 import base64
@@ -30,12 +30,12 @@ _CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES51
 
 
 class SecurityConfigError(BrokerError):
-    """A certificate, key or password file cannot be used: it says which, and what is wrong."""
+    """A certificate, key or password file cannot be used; the text says which one, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """A key, and the algorithms of the tokens that it can vouch for."""
+    """A key, and the algorithms of the tokens that it can verify."""
 
     key: "bytes | RSAPublicKey | EllipticCurvePublicKey"
     algorithms: tuple[str, ...]
@@ -45,10 +45,10 @@ class TokenKey:
 
 
 def read_key(where: str, read: ReadFile, *, what: str) -> bytes:
-    """The bytes of a key; `what` names the setting in errors.
+    """Return the bytes of a key; `what` names the setting in errors.
 
     Raises:
-        SecurityConfigError: there is nothing, or no base64. The text never holds a key.
+        SecurityConfigError: there is no file, or no valid base64. The text never holds a key.
     """
     if where.startswith("data:"):
         _, _, text = where.partition(",")
@@ -69,10 +69,11 @@ def read_key(where: str, read: ReadFile, *, what: str) -> bytes:
 
 
 def path_for_people(path: str) -> str:
-    """What an error may say of a path that cannot be read.
+    """Return what an error may say about a path that cannot be read.
 
-    Somebody may have put the token or the key itself where its file is expected. So a path is shown
-    only as far as it leads to a folder that is there, and a relative one not at all.
+    An operator may have put the token or the key itself where its path is expected. So an absolute
+    path is shown in full only if its folder exists, else only up to a folder that does. A relative
+    path is not shown.
     """
     if not path.startswith("/"):
         return f"the {len(path)} characters given, taken for a relative path"
@@ -85,10 +86,10 @@ def path_for_people(path: str) -> str:
 
 
 def secret_key(data: bytes, *, what: str) -> TokenKey:
-    """A key for HMAC: its length says with which hashes.
+    """Return a key for HMAC. Its length determines the hashes it can serve.
 
     Raises:
-        SecurityConfigError: shorter than 32 bytes.
+        SecurityConfigError: the key is shorter than 32 bytes.
     """
     algorithms = tuple(name for name, least in _HMAC_BYTES.items() if len(data) >= least)
     if not algorithms:
@@ -100,10 +101,10 @@ def secret_key(data: bytes, *, what: str) -> TokenKey:
 
 
 def public_key(data: bytes, *, what: str) -> TokenKey:
-    """A public key for RSA or elliptic curves, PEM or DER.
+    """Return a public RSA or elliptic curve key, read from PEM or DER.
 
     Raises:
-        SecurityConfigError: of another kind, or too small.
+        SecurityConfigError: the key is of another kind, or too small.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
@@ -119,10 +120,10 @@ def public_key(data: bytes, *, what: str) -> TokenKey:
 
 
 def token_key(key: "PublicKeyTypes", *, what: str) -> TokenKey:
-    """A public key, and what it can vouch for.
+    """Return a public key with the algorithms that it can verify.
 
     Raises:
-        SecurityConfigError: nothing.
+        SecurityConfigError: it can verify none.
     """
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
 

@@ -1,8 +1,9 @@
-"""Users and passwords in a file of htpasswd's form: `user:$2y$…` (bcrypt) or `user:$apr1$…`.
+"""Users and passwords in an htpasswd file: lines `user:$2y$…` (bcrypt) or `user:$apr1$…`.
 
-A check is made to be slow, so it runs on a thread, few at a time, and what was right is remembered
-as a keyed digest. A user that does not exist takes as long as a wrong password, and gets the same
-words.
+A check is slow on purpose. So checks run on threads, few at a time, and a keyed digest of each
+password that was right is remembered. For an unknown user, the password is checked against a fixed
+bcrypt hash of cost 10, so that this takes time, too, and the error text is that of a wrong
+password.
 """
 
 import asyncio
@@ -22,11 +23,11 @@ METHOD = "basic"
 _BCRYPT = re.compile(r"\$2[abxy]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _APR1 = re.compile(r"\$apr1\$([^$]{1,8})\$[./A-Za-z0-9]{22}")
 _BCRYPT_BYTES = 72
-"""More of a password does not count, as everywhere with bcrypt."""
+"""Bytes of a password that bcrypt uses; it ignores the rest."""
 _BCRYPT_COST_MAX = 14
 PASSWORD_BYTES_MAX = 1024
 _DECOY = "$2b$10$vZRENAn1P5Ks0I0yfkPO6e5tNqSIhJWilm2BNMLwEDh66Ud3Ht/2i"
-"""Nobody's: what a user that does not exist is checked with, for the time it takes."""
+"""Hash of no user's password: an unknown user is checked against it, for the time that it takes."""
 _WRONG = "wrong user or password"
 _APR1_PREFIX = "$apr1$"
 _APR1_ALPHABET = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -35,10 +36,10 @@ _APR1_ORDER = ((0, 6, 12), (1, 7, 13), (2, 8, 14), (3, 9, 15), (4, 10, 5))
 
 
 def parse_passwords(text: str, *, what: str) -> dict[str, str]:
-    """Hashes by user.
+    """Return the hashes by user.
 
     Raises:
-        SecurityConfigError: a line of another form; the text names its number only.
+        SecurityConfigError: a line has another form; the text names the line number only.
     """
     hashes: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -61,7 +62,7 @@ def parse_passwords(text: str, *, what: str) -> dict[str, str]:
 
 
 def matches(password: bytes, hashed: str) -> bool:
-    """Whether it is the password of a hash. Slow on purpose."""
+    """Whether a hash is that of the password. Slow on purpose."""
     if hashed.startswith(_APR1_PREFIX):
         salt = hashed[len(_APR1_PREFIX) :].partition("$")[0]
         return hmac.compare_digest(_apr1_hashed(password, salt), hashed)
@@ -72,7 +73,7 @@ def user_and_password(data: bytes) -> tuple[str, bytes]:
     """Split `user:password`.
 
     Raises:
-        AuthenticationError: of another form.
+        AuthenticationError: the data has another form.
     """
     user, separator, password = data.partition(b":")
     if not separator or b"\0" in data or len(data) > PASSWORD_BYTES_MAX:
@@ -104,10 +105,10 @@ class Passwords:
         self._remembered.clear()
 
     async def authenticate(self, data: bytes) -> Identity:
-        """Return the identity that `user:password` names.
+        """Return the identity of the user in `user:password`.
 
         Raises:
-            AuthenticationError
+            AuthenticationError: user or password are wrong, or too many checks are waiting.
         """
         user, password = user_and_password(data)
         hashed = self._hashes.get(user)
@@ -142,11 +143,11 @@ class Passwords:
 
 
 def _apr1_hashed(password: bytes, salt: str) -> str:
-    """The whole text of a hash in Apache's variant of MD5-crypt, `$apr1$salt$digest`; of the salt,
-    eight characters count.
+    """Return the whole text of a hash in Apache's variant of MD5-crypt, `$apr1$salt$digest`. Only
+    eight characters of the salt count.
 
-    A thousand rounds of MD5 stop nobody for long who has the file: bcrypt is better, and this is
-    here for files that exist. Source: Apache's documentation of password formats.
+    A thousand rounds of MD5 do not stop an attacker who has the file for long. bcrypt is better;
+    this is for files that exist. Source: Apache's documentation of password formats.
     """
     salt = salt[:8]
     seasoning = salt.encode()

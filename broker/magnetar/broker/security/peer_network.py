@@ -1,8 +1,8 @@
-"""The network on which brokers reach each other over TLS.
+"""The network on which brokers connect to each other over TLS.
 
-Brokers know each other by the addresses of their plain ports. Whoever connects to one of those is
-connected to that broker's TLS port instead, and to nobody who has none: what is asked, by HTTP and
-by the binary protocol, is the same.
+Brokers know each other by the addresses of their plain ports. A connection to one of these
+addresses goes to the TLS port of that broker instead; a broker without a TLS port is refused. The
+protocol on top, HTTP or binary, does not change.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _Place = tuple[str, int]
 
 
 class PeerNetwork:
-    """A network of brokers that are registered."""
+    """A network that reaches only registered brokers, over TLS."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class PeerNetwork:
         tls: Callable[[], Network | None],
         brokers: Callable[[], Iterable[BrokerRecord]],
     ) -> None:
-        """`tls`: None while its files have not been read."""
+        """`tls` returns None until its files have been read."""
         self._plain = plain
         self._tls = tls
         self._brokers = brokers
@@ -33,10 +33,11 @@ class PeerNetwork:
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
     ) -> asyncio.Transport:
-        """Connect to a broker, by any of its addresses.
+        """Connect to a broker by any of its addresses.
 
         Raises:
-            OSError, TimeoutError: it is none that is registered with TLS, or does not answer.
+            OSError, TimeoutError: no registered broker has that address with TLS, or it does not
+                answer.
         """
         tls = self._tls()
         place = self._places().get((host, port))
@@ -52,7 +53,7 @@ class PeerNetwork:
         return await self._plain.listen(host, port, factory)
 
     def _places(self) -> dict[_Place, _Place]:
-        """By each address of a broker, that of its TLS port of the same kind."""
+        """Return the TLS address of the matching port, by each address of a broker."""
         found: dict[_Place, _Place] = {}
         for record in self._brokers():
             for plain, over_tls in (

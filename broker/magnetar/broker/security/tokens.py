@@ -1,7 +1,7 @@
-"""JSON Web Tokens: whether one is valid, and whose it is.
+"""JSON Web Tokens: check that a token is valid, and return its identity.
 
-The signature is PyJWT's matter; times and claims are checked here, by the broker's own clock. What
-is wrong is said without a word of the token.
+PyJWT checks the signature. Times and claims are checked here, by the broker's own clock. Error
+texts say what is wrong without quoting the token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,14 +38,14 @@ class Claims:
     role: str = "sub"
     audience_claim: str = "aud"
     audience: str = ""
-    """Empty: any, or none."""
+    """Audience that tokens must have; empty if any audience, or none, will do."""
 
 
 def text_of(data: bytes) -> str:
-    """A token as it came in.
+    """Return the text of a token.
 
     Raises:
-        AuthenticationError: empty, too large, or no text.
+        AuthenticationError: it is empty, too large, or not ASCII.
     """
     if not data:
         raise AuthenticationError("the token is empty")
@@ -60,10 +60,10 @@ def text_of(data: bytes) -> str:
 
 
 def unverified(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Header and claims that nobody has vouched for yet: only to find out whom to ask.
+    """Return header and claims without a check of the signature: only to find the issuer to ask.
 
     Raises:
-        AuthenticationError: it is no token.
+        AuthenticationError: the text is not a token.
     """
     try:
         whole = jwt.decode_complete(token, options=_NOTHING)
@@ -73,10 +73,10 @@ def unverified(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def verify(token: str, keys: Sequence[TokenKey], claims: Claims, *, now_ms: int) -> Identity:
-    """Return the identity that a token names.
+    """Return the identity that a token proves.
 
     Raises:
-        AuthenticationError: nobody's; the text says why.
+        AuthenticationError: the token proves none; the text says why.
     """
     header, _ = unverified(token)
     algorithm = header.get("alg")
@@ -121,7 +121,7 @@ def _identity(payload: Mapping[str, Any], claims: Claims, *, now_ms: int) -> Ide
 
 
 def _time_of(payload: Mapping[str, Any], claim: str) -> int | None:
-    """A time of a token in milliseconds."""
+    """Return a time claim of a token in milliseconds; None if the token lacks the claim."""
     value = payload.get(claim)
     if value is None:
         return None

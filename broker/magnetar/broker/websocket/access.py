@@ -1,9 +1,9 @@
 """Access of WebSocket clients: origins, rights, and the end of a session with its credentials.
 
-A browser lets any page try, and says which one it is. Rights are asked when a session begins, and
-when it grows: sessions reach topics as the broker, which may do everything. The end of a client's
-credentials is the end of its session: the protocol has no frame that asks for new ones, so clients
-connect again. Source: WebSocket sheet, section 2.
+A browser lets any page connect, and names its origin. Rights are checked when a session begins and
+when it gains topics, because sessions reach topics as the broker, which may do everything. When a
+client's credentials expire, its session ends: the protocol has no frame to renew them, so clients
+reconnect. Source: WebSocket sheet, section 2.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 
 def is_allowed(origin: str | None, host: str | None, allowed: str) -> bool:
-    """Whether a client from `origin` (None: no browser) may connect.
+    """Whether a client from `origin` (None if it is not a browser) may connect.
 
-    `host` is the request's Host header, `allowed` the setting: origins with commas between, `*`.
+    `host` is the request's Host header, `allowed` the setting: origins separated by commas, or `*`.
     """
     if origin is None:
         return True
@@ -39,31 +39,34 @@ def is_allowed(origin: str | None, host: str | None, allowed: str) -> bool:
     try:
         return host is not None and urlsplit(origin).netloc.lower() == host.strip().lower() != ""
     except ValueError:
-        return False  # an origin that cannot be read is not ours
+        return False  # An unreadable origin is never this broker's.
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Of one client. Everything raises BrokerMetadataError when it cannot be told now."""
+    """Rights of one client.
+
+    The checks raise BrokerMetadataError if the grants cannot be read now.
+    """
 
     identity: Identity
     authorizer: Authorizer
     address: str
 
     async def check_produce(self, topic: TopicName) -> None:
-        """Raises: UpgradeRefusedError: 403."""
+        """Check the right to produce. Raises: UpgradeRefusedError: 403."""
         await self._check(Action.PRODUCE, Topic(topic))
 
     async def check_read(self, topic: TopicName) -> None:
-        """Raises: UpgradeRefusedError: 403."""
+        """Check the right to read a topic. Raises: UpgradeRefusedError: 403."""
         await self._check(Action.CONSUME, Topic(topic))
 
     async def check_consume(self, topic: TopicName, subscription: str) -> None:
-        """Raises: UpgradeRefusedError: 403."""
+        """Check the right to consume by a subscription. Raises: UpgradeRefusedError: 403."""
         await self._check(Action.CONSUME, Subscription(topic, subscription))
 
     async def check_list(self, namespace: str) -> None:
-        """The names of its topics. Raises: UpgradeRefusedError: 403."""
+        """Check the right to list a namespace's topics. Raises: UpgradeRefusedError: 403."""
         await self._check(Action.LIST_TOPICS, Namespace(namespace))
 
     async def _check(self, action: Action, resource: Topic | Subscription | Namespace) -> None:
@@ -85,7 +88,7 @@ async def rights_of(
     """Authenticate a request; `headers` by names in lower case.
 
     Raises:
-        UpgradeRefusedError: 401.
+        UpgradeRefusedError: 401 if the credentials prove nothing.
     """
     try:
         identity = await authenticator.of_request(
@@ -100,11 +103,12 @@ async def rights_of(
 
 
 _TIMER_S_MAX = 3_600.0
-"""A timer may be late by as much as clocks drift meanwhile: look again once an hour."""
+"""Longest sleep of a timer, in seconds. Its clock may drift from the wall clock, so check
+hourly."""
 
 
 class Expiry:
-    """Calls `on_end` once, when the wall clock says so; `cancel` before that."""
+    """Calls `on_end` once when the wall clock reaches the time, unless cancelled before."""
 
     def __init__(self, clock: Clock, expires_at_ms: int, on_end: Callable[[], None]) -> None:
         self._clock = clock

@@ -1,8 +1,8 @@
 """One WebSocket connection: bytes and frames, the upgrade, pings, idleness, back-pressure, closing.
 
-The shell around `websockets`' protocol core, which uvicorn hands the socket to when a client asks
-for an upgrade. The session is opened before the upgrade is answered, so that a refusal is an HTTP
-status. Source: WebSocket sheet, sections 6 and 7.
+This is the shell around the protocol core of `websockets`. uvicorn hands the socket over when a
+client requests an upgrade. The session opens before the upgrade is answered, so a refusal is an
+HTTP status. Source: WebSocket sheet, sections 6 and 7.
 """
 
 import asyncio
@@ -42,22 +42,22 @@ _silent.setLevel(logging.CRITICAL)
 
 PING: Final = b"PING"
 _EARLY_BYTES_MAX = 64 * 1024
-"""What may come before the upgrade is answered."""
+"""Bytes that a client may send before the upgrade is answered."""
 _REASON_BYTES_MAX = 123
 
 
 class Host(Protocol):
-    """What the connection asks of the service."""
+    """The service, as a connection sees it."""
 
     settings: BrokerSettings
     clock: Clock
 
     def admit(self, connection: "WebSocketConnection") -> None:
-        """Raises: UpgradeRefusedError: there are too many, or the service stops."""
+        """Count the connection in. Raises: UpgradeRefusedError: too many, or the service stops."""
         ...
 
     async def session_for(self, connection: "WebSocketConnection", request: Request) -> Session:
-        """The session that a request asks for, open.
+        """Return an open session for a request.
 
         Raises:
             UpgradeRefusedError, SdkError, RequestError
@@ -65,19 +65,20 @@ class Host(Protocol):
         ...
 
     def end(self, session: Session) -> asyncio.Task[None]:
-        """Close a session; done when nothing of it is left at the brokers."""
+        """Close a session; the task is done when the session has released everything at the
+        brokers."""
         ...
 
     def on_lost(self, connection: "WebSocketConnection", session: Session | None) -> None:
-        """The connection ended; the session, if there is one, is to be closed."""
+        """Forget a connection that ended, and close its session, if there is one."""
         ...
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """See the module's text."""
+    """One socket: frames between the client and a session."""
 
     def __init__(self, host: Host, shutting_down: set[object]) -> None:
-        """`shutting_down`: whom uvicorn tells when it stops, by `shutdown`."""
+        """`shutting_down`: connections whose `shutdown` uvicorn calls when it stops."""
         settings = host.settings
         self._host = host
         self._settings = settings
@@ -108,7 +109,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     @property
     def certificate_role(self) -> str:
-        """What the client's certificate says, which TLS has verified; empty: none."""
+        """Common name of the client certificate that TLS has verified; empty if there is none."""
         if self._transport is None:
             return ""
         return role_of(self._transport.get_extra_info("peercert"))
@@ -134,7 +135,7 @@ class WebSocketConnection(asyncio.Protocol):
             elif isinstance(event, Frame):
                 self._on_frame(event)
         if self._protocol.handshake_exc is not None and not self._is_closing:
-            # Nothing that could be answered: no request at all.
+            # The client sent no HTTP request, so there is nothing to answer.
             self._abort()
             return
         if self._protocol.close_rcvd is not None and self._session is not None:
@@ -169,7 +170,7 @@ class WebSocketConnection(asyncio.Protocol):
         _break_circles(self._protocol)
 
     def shutdown(self) -> None:
-        """From uvicorn: the server stops."""
+        """Close because the server stops. Called by uvicorn."""
         self.close(CLOSE_GOING_AWAY, "the broker stops")
 
     # -- the upgrade
@@ -198,7 +199,8 @@ class WebSocketConnection(asyncio.Protocol):
         except (RequestError, LedgerError) as error:
             self._refuse(refusal_here(error))
         except Exception:  # noqa: BLE001
-            # A defect of ours: the client is not left waiting, and the log tells.
+            # A defect of the broker: refuse the client instead of letting it wait, and log the
+            # error.
             _log.exception("websocket_upgrade_failed", peer=self.peer)
             self._refuse(UpgradeRefusedError(500, "internal error of the broker"))
         else:
@@ -238,7 +240,7 @@ class WebSocketConnection(asyncio.Protocol):
             self.close(CLOSE_UNSUPPORTED, "frames are text")
             return
         else:
-            return  # pings are answered by the protocol's core, closes follow below
+            return  # The protocol core answers pings; data_received handles closes.
         if self._is_closing or not frame.fin:
             return
         if self._session is None:
@@ -250,7 +252,7 @@ class WebSocketConnection(asyncio.Protocol):
         except BadFrameError as error:
             self.close(CLOSE_BAD_DATA, error.text)
         except Exception:  # noqa: BLE001
-            # A defect of ours must not leave the client waiting for an answer.
+            # A defect of the broker must not leave the client waiting for an answer.
             _log.exception("websocket_frame_failed", peer=self.peer)
             self.close(CLOSE_INTERNAL, "internal error of the broker")
 
@@ -272,7 +274,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._set_reading()
 
     def _set_reading(self) -> None:
-        """Not read: while the session is full, or the client reads no answers."""
+        """Pause reading while the session is full or the client reads no answers; else resume."""
         wanted = self._is_closing or (self._is_client_reading and not self._is_held)
         if self._transport is None or wanted == self._is_reading or self._transport.is_closing():
             return
@@ -283,7 +285,8 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _write_out(self) -> None:
-        """What the protocol's core has for the client; the end, if it is over."""
+        """Write the protocol core's output to the socket, and its end of file if the core is
+        done."""
         parts = self._protocol.data_to_send()
         if self._transport is None or self._transport.is_closing():
             return
@@ -294,8 +297,8 @@ class WebSocketConnection(asyncio.Protocol):
                 self._active_s = self._clock.monotonic_s()
             if is_over:
                 self._await_end()
-                # What the client has sent and we have not read would reset a closed socket, and
-                # take the close frame with it: read on until the client closes.
+                # Unread bytes from the client would reset a closed socket and destroy the close
+                # frame. So read on until the client closes.
                 if self._transport.can_write_eof():
                     self._transport.write_eof()
                 else:
@@ -307,12 +310,12 @@ class WebSocketConnection(asyncio.Protocol):
     # -- the end
 
     def look(self, now_s: float) -> None:
-        """From the service, now and then: is it idle, is a ping due."""
+        """Close if idle; send a ping if one is due. The service calls this periodically."""
         settings = self._settings
         if self._is_closing or self._session is None:
             return
         is_idle = now_s - self._active_s >= settings.websocket_idle_timeout_ms / 1000
-        if is_idle and not self._is_held:  # what a held one says is not heard
+        if is_idle and not self._is_held:  # A held socket is not read, so it may look idle.
             self.close(CLOSE_GOING_AWAY, "idle")
             return
         interval_s = settings.websocket_ping_interval_s
@@ -321,7 +324,7 @@ class WebSocketConnection(asyncio.Protocol):
             active_s = self._active_s
             self._protocol.send_ping(PING)
             self._write_out()
-            self._active_s = active_s  # only an answer is a sign of life
+            self._active_s = active_s  # Only an answer is a sign of life.
 
     def close(self, code: int, reason: str) -> None:
         if self._is_closing or self._transport is None:
@@ -332,20 +335,23 @@ class WebSocketConnection(asyncio.Protocol):
         try:
             self._protocol.send_close(code, _shortened(reason))
         except InvalidState:
-            pass  # the client was first
+            pass  # The client closed first.
         self._write_out()
         self._await_end()
 
     def _take_leave(self, session: Session) -> None:
-        """The client closes: it is answered when what it had is given back, so that one that comes
-        again at once does not meet itself: an exclusive subscription is free, one that does not
-        last is gone."""
+        """Close the session first, then answer the client's close frame.
+
+        So a client that reconnects at once does not meet its own session: an exclusive subscription
+        is free, and a non-durable one is gone.
+        """
         self._session = None
         self._await_end()
         self._host.end(session).add_done_callback(lambda _: self._write_out())
 
     def _await_end(self) -> None:
-        """A close was sent or came: the client has some time for its part."""
+        """Give the client limited time to close its side, after a close frame was sent or
+        received."""
         self._is_closing = True
         self._set_reading()
         if self._abort_timer is None:
@@ -354,9 +360,9 @@ class WebSocketConnection(asyncio.Protocol):
             )
 
     def _end(self) -> None:
-        """Nothing more is to be said: close when everything is sent, or cut off."""
+        """Close the transport once everything is sent; abort it after the timeout."""
         self._await_end()
-        # With TLS, what is closed twice cannot be aborted any more.
+        # A TLS transport that was closed twice can no longer be aborted.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
@@ -366,16 +372,16 @@ class WebSocketConnection(asyncio.Protocol):
 
 
 def _break_circles(protocol: ServerProtocol) -> None:
-    """What it reads by knows it, and so do the tracebacks that it keeps: without this, only a full
-    garbage collection would free it."""
+    """Break the reference cycles of a protocol with its parser and with the tracebacks that it
+    keeps. Without this, only a full garbage collection would free it."""
     protocol.parser.close()
     protocol.handshake_exc = protocol.parser_exc = None
 
 
 ProtocolFactory = Callable[..., asyncio.Protocol]
-"""What uvicorn calls for an upgrade, with its `config`, `server_state` and `app_state`."""
+"""Factory that uvicorn calls for an upgrade, with its `config`, `server_state` and `app_state`."""
 
 
 def _shortened(reason: str) -> str:
-    """As much of a reason as a close frame has room for."""
+    """Return as much of a reason as fits into a close frame."""
     return reason.encode(errors="replace")[:_REASON_BYTES_MAX].decode(errors="ignore")

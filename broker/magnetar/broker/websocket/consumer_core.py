@@ -1,18 +1,19 @@
-"""A consumer's or reader's session without its socket: what may be sent, what frames ask. Pure.
+"""A consumer's or reader's session without its socket: credit, deliveries, frames of the client.
+Pure.
 
-How many messages a client may be sent, and which it has not answered:
+Credit limits how many messages a client may be sent:
 
-- *Push*: a window; a message that is sent takes a slot, and its acknowledgement, positive or
-  negative, frees it. A message that comes again takes no second one.
-- *Pull*: permits; each message costs one, and acknowledgements give nothing.
+- *Push*: a window. A message that is sent takes a slot; its acknowledgement, positive or
+  negative, frees it. A redelivered message takes no second slot.
+- *Pull*: permits. Each message costs one; acknowledgements give none.
 - *Reader*: a window whose slots any frame frees.
 
-With an ack timeout, what was not answered in time is to be asked for again.
+With an ack timeout, messages that were not answered in time are redelivered.
 
-How many messages brokers may send ahead: credit counts messages, and nobody knows how large those
-are that come: a thousand of five megabytes would wait here for a client that reads nothing. So a
-consumer begins with a few, and has twice as many each time it has taken so many, as long as their
-size says that they fit.
+The receiver queue limits how many messages brokers may send ahead. It counts messages, and their
+sizes are not known before they arrive: a thousand of five megabytes would fill the memory for a
+client that reads nothing. So a consumer begins with a few. Each time it has taken that many, it
+doubles the number, as long as the size of recent messages allows it.
 
 Source: WebSocket sheet, sections 4 and 5.
 """
@@ -36,31 +37,31 @@ from magnetar.sdk.settings import SubscriptionType
 _PERMITS_MAX = (1 << 63) - 1
 
 Key = TypeVar("Key", bound=Hashable)
-"""What identifies a message of a session."""
+"""Type of the identity of a session's message."""
 
 
 class Credit(Generic[Key]):
-    """Of one session. Times are in seconds of any clock that does not go back."""
+    """Messages that one client may be sent. Times are in seconds of a monotonic clock."""
 
     def __init__(self, *, window: int, pull: bool, ack_timeout_s: float = 0.0) -> None:
-        """In pull mode `window` bounds what an ack timeout is waited for."""
+        """In pull mode, `window` limits the messages that an ack timeout runs for."""
         assert window >= 1
         self._window = window
         self._pull = pull
         self._permits = 0
         self._ack_timeout_s = ack_timeout_s
         self._tracks = not pull or ack_timeout_s > 0
-        # In the order of their times: every entry gets the same timeout.
+        # In the order of their times, because each entry gets the same timeout.
         self._unanswered: dict[Key, float] = {}
 
     @property
     def unanswered(self) -> int:
-        """Messages that take a slot, or whose time runs."""
+        """Number of messages that take a slot or have a running ack timeout."""
         return len(self._unanswered)
 
     @property
     def room(self) -> int:
-        """How many messages may be sent now."""
+        """Number of messages that may be sent now."""
         room = self._window - len(self._unanswered) if self._tracks else self._permits
         return min(room, self._permits) if self._pull else room
 
@@ -76,23 +77,24 @@ class Credit(Generic[Key]):
             self._permits -= count
 
     def permit(self, count: int) -> None:
-        """The client allows more; without meaning outside of pull mode."""
+        """Add permits; no effect outside of pull mode."""
         if self._pull:
             self._permits = min(_PERMITS_MAX, self._permits + count)
 
     def answered(self, key: Key) -> bool:
-        """An acknowledgement of either kind; whether this session knew the message."""
+        """Free a message's slot after an acknowledgement of either kind; return whether it had
+        one."""
         return self._unanswered.pop(key, None) is not None
 
     @property
     def next_timeout_s(self) -> float | None:
-        """When the next message is to be asked for again."""
+        """Time of the next ack timeout; None if no timeout is running."""
         if not self._ack_timeout_s or not self._unanswered:
             return None
         return next(iter(self._unanswered.values()))
 
     def take_expired(self, now_s: float) -> list[Key]:
-        """The messages whose time is over; their slots are free."""
+        """Remove and return the messages whose ack timeout is over; their slots are free."""
         expired: list[Key] = []
         for key, due_s in self._unanswered.items():
             if due_s > now_s:
@@ -104,7 +106,7 @@ class Credit(Generic[Key]):
 
 
 class ReaderWindow:
-    """The slots of a reader: any frame frees one."""
+    """Slots of a reader; any frame frees one."""
 
     def __init__(self, window: int) -> None:
         assert window >= 1
@@ -119,30 +121,31 @@ class ReaderWindow:
         self._taken += count
 
     def free(self) -> None:
-        """A frame came; there are never more slots than the window has."""
+        """Free one slot after a frame. A window never has more slots than at first."""
         self._taken = max(0, self._taken - 1)
 
 
 FIRST: Final = 8
 """Messages sent ahead before their size is known."""
 _DECAY: Final = 8
-"""A large message is remembered for some takes: the mean falls by an eighth of itself at most."""
+"""Divisor of the decay. The mean size falls by at most an eighth of itself per take, so a large
+message is remembered for some takes."""
 
 
 class QueueSize:
-    """Of one consumer."""
+    """Receiver queue size of one consumer, adapted to the size of its messages."""
 
     def __init__(self, *, messages_max: int, bytes_max: int, first: int = FIRST) -> None:
         assert messages_max >= 1
         self.messages = max(1, min(messages_max, first))
-        """How many may be sent ahead now."""
+        """Messages that brokers may send ahead now."""
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._mean_bytes = 1
         self._taken = 0
 
     def took(self, messages: int, size: int) -> bool:
-        """So many were taken, of `size` bytes together; whether `messages` is another now."""
+        """Count messages taken, of `size` bytes together; return whether `messages` has changed."""
         mean = max(1, size // max(1, messages))
         self._mean_bytes = max(mean, self._mean_bytes - self._mean_bytes // _DECAY)
         fitting = max(1, min(self._messages_max, self._bytes_max // self._mean_bytes))
@@ -159,7 +162,7 @@ class QueueSize:
 
 
 class Ask(Enum):
-    """What the shell is to do for a frame."""
+    """Action of the shell on a frame."""
 
     ACKNOWLEDGE = "acknowledge"
     REDELIVER = "redeliver"
@@ -170,7 +173,7 @@ class Ask(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """With the message it is about, if there is one."""
+    """An action, with the message that it is for, if any."""
 
     ask: Ask
     message_id: MessageId | None = None
@@ -178,27 +181,27 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """What becomes of messages that were taken."""
+    """What to do with messages that were taken."""
 
     frames: list[bytes]
     sent: list[MessageId] = field(default_factory=list)
-    """To a consumer: what the frames hold."""
+    """Ids of the messages in `frames`, for a consumer."""
     dead: list[Message] = field(default_factory=list)
-    """Messages that were delivered too often, and go to the dead letter topic."""
+    """Messages that were delivered too often and go to the dead letter topic."""
     discarded: list[Message] = field(default_factory=list)
-    """Messages that are encrypted and unwanted: to be acknowledged."""
+    """Encrypted messages that the client does not want, to be acknowledged."""
 
 
 class ConsumerCore:
-    """Of one consumer session."""
+    """Core of one consumer session."""
 
     def __init__(self, parameters: ConsumerParameters, *, unacknowledged_max: int) -> None:
-        """`unacknowledged_max`: how many messages in pull mode an ack timeout runs for."""
+        """`unacknowledged_max`: messages in pull mode that an ack timeout may run for."""
         window = unacknowledged_max if parameters.pull else max(1, parameters.queue_messages)
         self.credit: Credit[MessageId] = Credit(
             window=window, pull=parameters.pull, ack_timeout_s=parameters.ack_timeout_ms / 1000
         )
-        # Only these count how often a message was delivered.
+        # Only these types count deliveries.
         counts = parameters.subscription_type in (
             SubscriptionType.SHARED,
             SubscriptionType.KEY_SHARED,
@@ -208,17 +211,17 @@ class ConsumerCore:
 
     @property
     def room(self) -> int:
-        """How many messages may be taken now."""
+        """Number of messages that may be taken now."""
         return self.credit.room
 
     def deliver(self, messages: Sequence[Message], now_s: float) -> Deliveries:
-        """Messages that were taken, at most as many as there was room for."""
+        """Sort messages that were taken, at most as many as there was room for, and encode them."""
         most = self._redeliveries_max
         deliveries = Deliveries([])
         frames, sent, dead = deliveries.frames, deliveries.sent, deliveries.dead
         for message in messages:
             if message.is_encrypted and self._on_encrypted is not CryptoFailureAction.CONSUME:
-                # Nobody here has the keys. What is to fail stays unacknowledged.
+                # The broker has no keys. With FAIL, the message stays unacknowledged.
                 if self._on_encrypted is CryptoFailureAction.DISCARD:
                     deliveries.discarded.append(message)
                 continue
@@ -232,7 +235,7 @@ class ConsumerCore:
         return deliveries
 
     def on_text(self, data: bytes) -> Effect:
-        """A frame of the client. Raises: BadFrameError: the session ends with it."""
+        """Handle a frame of the client. Raises: BadFrameError: the session must end."""
         command = parse_command(data)
         match command.type:
             case CommandType.PERMIT:
@@ -249,7 +252,7 @@ class ConsumerCore:
 
 
 class ReaderCore:
-    """Of one reader session. What it has sent is read: the client only frees slots."""
+    """Core of one reader session. Messages sent count as read; the client only frees slots."""
 
     def __init__(
         self,
@@ -262,17 +265,17 @@ class ReaderCore:
 
     @property
     def room(self) -> int:
-        """How many messages may be taken now."""
+        """Number of messages that may be taken now."""
         return self._window.room
 
     def deliver(self, messages: Sequence[Message], now_s: float) -> Deliveries:
-        """Messages that were taken, at most as many as there was room for."""
+        """Encode messages that were taken, at most as many as there was room for."""
         wanted = [each for each in messages if self._takes_encrypted or not each.is_encrypted]
         self._window.sent(len(wanted))
         return Deliveries([message_frame(each, each.message_id) for each in wanted])
 
     def on_text(self, data: bytes) -> Effect:
-        """A frame of the client. Raises: BadFrameError: the session ends with it."""
+        """Handle a frame of the client. Raises: BadFrameError: the session must end."""
         if parse_reader_command(data).type is CommandType.IS_END_OF_TOPIC:
             return Effect(Ask.TELL_END)
         self._window.free()

@@ -32,11 +32,11 @@ from magnetar.sdk.wire.topic_name import TopicName
 _log = structlog.get_logger()
 
 _QUEUE_ALL_TOPICS_MAX = 50_000
-"""What the queues of all partitions of a session hold together, as with Pulsar's clients."""
+"""Messages that the queues of all partitions of a session hold together, as in Pulsar's clients."""
 
 
 class _Receiving:
-    """What consumers and readers share: taking messages within the room there is."""
+    """Common base of consumers and readers: takes messages while the core has room."""
 
     def __init__(
         self, core: ConsumerCore | ReaderCore, settings: BrokerSettings, *, clock: Clock
@@ -61,7 +61,7 @@ class _Receiving:
         return False
 
     async def discover(self) -> None:
-        """Nothing by itself."""
+        """Do nothing; sessions that can gain topics override this."""
 
     def begin(self, socket: Socket) -> None:
         self._socket = socket
@@ -87,13 +87,13 @@ class _Receiving:
         await self._sources.close()
 
     def _carry_out(self, effect: Effect) -> None:
-        """What a frame asks for beyond slots."""
+        """Act on a frame beyond its effect on slots."""
 
     async def _open_one(self, topic: TopicName) -> Consumer:
         raise NotImplementedError
 
     def _queue_size(self, messages_max: int) -> QueueSize:
-        """Of one of the consumers, which share what a session may hold."""
+        """Return the queue size of one consumer: an equal share of what the session may hold."""
         most = max(1, min(messages_max, _QUEUE_ALL_TOPICS_MAX // self._topics_opened))
         return QueueSize(
             messages_max=most,
@@ -113,7 +113,7 @@ class _Receiving:
             self._pump_handle = asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Send what there is, while there is room and the client reads."""
+        """Send available messages while there is room and the client reads."""
         self._pump_handle = None
         socket, core = self._socket, self._core
         if socket is None or self._is_closed:
@@ -140,18 +140,18 @@ class _Receiving:
 
     @property
     def _may_take(self) -> bool:
-        """Whether there is room for what does not go to the client."""
+        """Whether there is room for messages that do not go to the client."""
         return True
 
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
-        """Messages came too often."""
+        """Handle messages that were delivered too often."""
 
     def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
-        """Messages of a consumer were sent, up to that one."""
+        """Note that messages of a consumer were sent, up to `last`."""
 
 
 class ConsumerSession(_Receiving):
-    """One consumer behind a web socket, on one topic or several."""
+    """One consumer behind a web socket, on one or several topics."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class ConsumerSession(_Receiving):
         known = set(self._sources.topics)
         new = [topic for topic in await self._find_topics() if topic not in known]
         room = self._settings.websocket_topics_max - len(known)
-        # A topic that was plain when it was subscribed to keeps its consumer.
+        # A topic that had no partitions when it was subscribed keeps its consumer.
         new = [topic for topic in new if topic.partitioned not in known][: max(0, room)]
         if new:
             await self._sources.open(new, self._open_one)
@@ -281,7 +281,7 @@ class ConsumerSession(_Receiving):
             consumer.negative_acknowledge(effect.message_id)
 
     async def _unsubscribe(self) -> None:
-        """There is no answer; why it failed is in the log."""
+        """Unsubscribe. The client gets no answer; a failure is logged."""
         try:
             await self._sources.unsubscribe()
         except SdkError as error:
@@ -312,7 +312,7 @@ class ConsumerSession(_Receiving):
 
     def _on_ack_timer(self) -> None:
         self._ack_timer = None
-        # A timer may fire a hair too early by this clock: a millisecond does not matter.
+        # A timer may fire slightly early by this clock; a millisecond of slack covers that.
         expired = self._consumer_core.credit.take_expired(self._clock.monotonic_s() + 0.001)
         by_consumer: dict[Consumer, list[MessageId]] = {}
         for message_id in expired:
@@ -380,5 +380,5 @@ class ReaderSession(_Receiving):
         return reader.consumer
 
     def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
-        # Tells the broker how far we are: it shows a backlog and may drop what was read.
+        # Tells the broker the reader's position: for its backlog, and to let it drop read messages.
         consumer.acknowledge_cumulative(last)

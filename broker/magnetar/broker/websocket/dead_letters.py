@@ -1,4 +1,5 @@
-"""Dead letters: messages that came too often go to a topic of their own; then they are done."""
+"""Dead letters: messages that were delivered too often are stored in another topic, and
+acknowledged."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -22,11 +23,11 @@ REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 
 _COST_BYTES = 1024
-"""Of a message beside its payload, about: small ones are bounded in number, too."""
+"""Estimated cost of a message beside its payload: it limits the number of small ones, too."""
 
 
 class DeadLetters:
-    """Of one session."""
+    """Dead letters of one session."""
 
     def __init__(
         self,
@@ -38,9 +39,15 @@ class DeadLetters:
         bytes_max: int,
         on_room: Callable[[], None],
     ) -> None:
-        """`topic` as the client gave it; empty: `{topic}-{subscription}-DLQ` of each topic.
-        `initial_subscription`: of the dead letter topic, there before its first message.
-        `bytes_max`: above so many on their way no more are to come, until `on_room` is called."""
+        """Store dead letters of one subscription.
+
+        Args:
+            topic: as the client gave it; empty for `{topic}-{subscription}-DLQ` of each topic.
+            initial_subscription: subscription of the dead letter topic, made before its first
+                message.
+            bytes_max: bytes that may be in flight; the session takes no more messages above this,
+                until `on_room` is called.
+        """
         self._bytes_max = bytes_max
         self._on_room = on_room
         self._bytes = 0
@@ -53,11 +60,12 @@ class DeadLetters:
 
     @property
     def is_full(self) -> bool:
-        """As much is on its way as may be: they take no slots of the client's."""
+        """Whether as many bytes are in flight as may be. Dead letters take no slots of the
+        client."""
         return self._bytes >= self._bytes_max
 
     def put(self, consumer: Consumer, messages: list[Message]) -> None:
-        """Store messages there; those that cannot be stored come again."""
+        """Store messages in the dead letter topic; those that cannot be stored are redelivered."""
         wanted, done = self._once.sort(messages)
         if done:
             consumer.acknowledge_many(done)
@@ -70,7 +78,7 @@ class DeadLetters:
         task.add_done_callback(partial(self._ended, size))
 
     def delivered(self, ids: Iterable[MessageId]) -> None:
-        """Messages were sent to the client."""
+        """Note that messages were sent to the client."""
         if self._once.has_stored:
             for each in ids:
                 self._once.delivered(each.ledger_id, each.entry_id)
@@ -108,8 +116,9 @@ class DeadLetters:
         }
 
     async def close(self) -> None:
-        """End what is under way: what was not stored stays unacknowledged. Does not raise."""
-        self._on_room = _tell_nobody  # the session has this, and is to be freed with it
+        """Cancel what is in flight; messages that were not stored stay unacknowledged. Does not
+        raise."""
+        self._on_room = _tell_nobody  # Drop the reference to the session, to free both.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -117,14 +126,14 @@ class DeadLetters:
 
 
 def _tell_nobody() -> None:
-    """The session is over."""
+    """Do nothing: the session is over."""
 
 
 def dead_letter_topic(topic: str, subscription: str, chosen: str) -> TopicName:
-    """Where the dead letters of a topic go; partitions share one.
+    """Return the topic for a topic's dead letters; partitions share one.
 
     Raises:
-        TopicNameError: the chosen one is no topic.
+        TopicNameError: the chosen one is not a topic name.
     """
     if chosen:
         return TopicName.parse(chosen)

@@ -1,7 +1,8 @@
-"""Messages that their clients encrypt: keys and parameters, which pass through here. Pure.
+"""Messages that clients encrypt themselves: their keys and parameters pass through the broker.
+Pure.
 
-Nothing is encrypted or decrypted by the broker: it holds no keys.
-Source: WebSocket sheet, sections 3 and 4.
+The broker encrypts and decrypts nothing: it holds no keys. Source: WebSocket sheet, sections 3 and
+4.
 """
 
 import binascii
@@ -40,7 +41,7 @@ class EncryptionKey:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What a client has done to one payload."""
+    """Encryption and compression that a client has applied to one payload."""
 
     param: bytes = b""
     compression: "CompressionType" = CompressionType.NONE
@@ -48,10 +49,10 @@ class Encoding:
 
 
 def parse_keys(text: str) -> tuple[EncryptionKey, ...]:
-    """`encryptionKeys`: the base64 of a JSON object, by names.
+    """Parse `encryptionKeys`: the base64 of a JSON object of keys by name.
 
     Raises:
-        UpgradeRefusedError: 400, also for mere names: nothing here could encrypt with them.
+        UpgradeRefusedError: 400, also for names alone: the broker cannot encrypt with them.
     """
     if not text:
         return ()
@@ -74,12 +75,12 @@ def _key(name: str, body: Any) -> EncryptionKey:
     for text in (name, *(part for pair in metadata for part in pair)):
         if not isinstance(text, str):
             raise ValueError("a key's metadata is text")
-        text.encode()  # half a surrogate pair is no text
+        text.encode()  # Half a surrogate pair is not text.
     return EncryptionKey(name, b64decode(body["keyValue"], validate=True), metadata)
 
 
 def parse_encoding(body: dict[str, Any], context: str | None) -> Encoding | None:
-    """What a publish says of its payload; None: nothing. Raises: BadFrameError."""
+    """Return the encoding of a publish; None if it has none. Raises: BadFrameError."""
     param, codec = body.get("encryptionParam"), body.get("compressionType")
     size = body.get("uncompressedMessageSize")
     if param is None and codec is None and size is None:
@@ -126,7 +127,7 @@ def add_to(
 
 
 def context_of(message: Message) -> dict[str, object]:
-    """`encryptionContext` of a message that is still encrypted."""
+    """Return the `encryptionContext` of a message that is still encrypted."""
     metadata = message.metadata
     is_batch = metadata.HasField("num_messages_in_batch")
     return {

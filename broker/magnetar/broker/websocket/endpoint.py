@@ -1,11 +1,11 @@
-"""What a request asks for: a producer, consumer or reader, on which topics, and how. Pure.
+"""Parse a request target: producer, consumer or reader, its topics, and its parameters. Pure.
 
 `/ws/v2/{producer,reader}/{domain}/{tenant}/{namespace}/{topic}`,
 `/ws/v2/consumer/{domain}/{tenant}/{namespace}/{topic}/{subscription}`, and
 `/ws/v3/consumer/{subscription}?topics=a,b` or `?topicsPattern=…`.
 
-Unknown query parameters are ignored; numbers and names that are none give 400.
-Source: WebSocket sheet, sections 1 and 3 to 5.
+Unknown query parameters are ignored; invalid numbers and names give 400. Source: WebSocket sheet,
+sections 1 and 3 to 5.
 """
 
 import binascii
@@ -37,7 +37,7 @@ _TOPIC_PARTS = 8
 
 
 class Kind(Enum):
-    """What a session is."""
+    """Kind of a session."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -46,7 +46,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """The topics of one namespace whose full names match: in linear time, by RE2."""
+    """Topics of one namespace whose full names match an expression. RE2 matches in linear time."""
 
     text: str
     domain: str
@@ -54,7 +54,7 @@ class TopicPattern:
     """`tenant/namespace`."""
 
     def select(self, names: Sequence[str]) -> list[TopicName]:
-        """The topics among full names; partitions are not topics of their own here."""
+        """Return the matching topics among full names; a partition counts as its topic."""
         pattern = _compile(self.text)
         topics = (TopicName.parse(name).partitioned for name in names)
         found = {
@@ -67,27 +67,27 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A request target, read."""
+    """A parsed request target."""
 
     kind: Kind
     topics: tuple[TopicName, ...]
-    """Empty if a pattern chooses them."""
+    """Topics by name; empty if a pattern chooses them."""
     subscription: str
-    """Empty unless a consumer."""
+    """Subscription of a consumer; empty for other kinds."""
     pattern: TopicPattern | None
     query: Mapping[str, str]
 
     @property
     def topic(self) -> TopicName:
-        """The topic of a producer or reader."""
+        """Topic of a producer or reader."""
         return self.topics[0]
 
 
 def parse_target(target: str) -> Endpoint:
-    """Read a request target: path and query as they came, percent-encoded.
+    """Parse a request target: path and query, percent-encoded.
 
     Raises:
-        UpgradeRefusedError: 404 for a path of another kind, 400 for one with mistakes.
+        UpgradeRefusedError: 404 if the path is not a WebSocket path, 400 if it has mistakes.
     """
     path, _, query_text = target.partition("?")
     parts = path.split("/")
@@ -147,7 +147,7 @@ def _topic(name: str) -> TopicName:
 
 
 def _pattern(text: str) -> TopicPattern:
-    """A full-name pattern: domain, tenant and namespace as they are, then the expression."""
+    """Parse a full-name pattern: domain, tenant and namespace literally, then the expression."""
     if len(text) > PATTERN_CHARACTERS_MAX:
         raise UpgradeRefusedError(400, "the topicsPattern is too long")
     domain, separator, rest = text.partition("://")
@@ -183,7 +183,7 @@ def _subscription(part: str) -> str:
 
 
 def _decoded(part: str) -> str:
-    """A part of the path; `+` is a blank, as in the forms that Java's clients make."""
+    """Decode a part of the path. `+` is a blank, as in the form encoding of Java's clients."""
     try:
         return unquote_plus(part, errors="strict")
     except UnicodeDecodeError:
@@ -191,7 +191,7 @@ def _decoded(part: str) -> str:
 
 
 def _query(text: str) -> Mapping[str, str]:
-    """Parameters; of those given twice the first one counts."""
+    """Parse the query; of a parameter given twice, the first value counts."""
     try:
         pairs = parse_qsl(
             text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
@@ -202,7 +202,8 @@ def _query(text: str) -> Mapping[str, str]:
 
 
 ACK_TIMEOUT_MS_MIN: Final = 1_000
-"""Shorter ones are refused, as Pulsar's client does; 0 is off."""
+"""Shortest ack timeout, in milliseconds; 0 turns it off. Pulsar's client refuses shorter ones,
+too."""
 _INT_MAX = (1 << 31) - 1
 _LONG_MAX = (1 << 63) - 1
 _DAY_MS = 86_400_000
@@ -211,21 +212,21 @@ _Value = TypeVar("_Value")
 
 
 class HashingScheme(Enum):
-    """How a key chooses a partition."""
+    """Hash that maps a key to a partition."""
 
     JAVA_STRING = "JavaStringHash"
     MURMUR3 = "Murmur3_32Hash"
 
 
 class RoutingMode(Enum):
-    """How a message without a key chooses a partition."""
+    """Choice of the partition for a message without a key."""
 
     SINGLE = "SinglePartition"
     ROUND_ROBIN = "RoundRobinPartition"
 
 
 class CryptoFailureAction(Enum):
-    """What a consumer without keys does with encrypted messages."""
+    """Treatment of encrypted messages by a consumer without keys."""
 
     FAIL = "FAIL"
     DISCARD = "DISCARD"
@@ -234,7 +235,7 @@ class CryptoFailureAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerParameters:
-    """Of `/producer/`."""
+    """Query parameters of `/producer/`."""
 
     name: str
     first_sequence_id: int | None
@@ -247,13 +248,13 @@ class ProducerParameters:
     pending_messages_max: int | None
     compression: Compression
     encryption_keys: tuple[EncryptionKey, ...]
-    """Keys by which the client encrypts its messages; empty: it does not."""
+    """Keys by which the client encrypts its messages; empty if it does not encrypt."""
     encodes_text: bool
-    """Payloads are text, to be encoded by the topic's schema."""
+    """Whether payloads are text that the topic's schema encodes."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "ProducerParameters":
-        """Raises: UpgradeRefusedError: 400."""
+        """Parse a query. Raises: UpgradeRefusedError: 400."""
         encodes_text = query.get("encodeBySchema", "").lower() == "true"
         if encodes_text and query.get("encryptionKeys"):
             raise UpgradeRefusedError(
@@ -285,29 +286,29 @@ class ProducerParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerParameters:
-    """Of `/consumer/`, and of `/reader/` as far as it goes."""
+    """Query parameters of `/consumer/`."""
 
     name: str
     subscription_type: SubscriptionType
     durable: bool
     initial_position: InitialPosition
     queue_messages: int
-    """0 means a window of 1."""
+    """Size of the window; 0 counts as 1."""
     priority_level: int
     ack_timeout_ms: int
     nack_delay_ms: int
     redeliveries_max: int | None
-    """Beyond it a message is a dead letter; None: never."""
+    """Redeliveries after which a message becomes a dead letter; None for never."""
     dead_letter_topic: str
-    """Empty: `{topic}-{subscription}-DLQ`."""
+    """Topic for dead letters; empty for `{topic}-{subscription}-DLQ`."""
     dead_letter_subscription: str
-    """A subscription that the dead letter topic has before its first message; empty: none."""
+    """Subscription that the dead letter topic has before its first message; empty for none."""
     pull: bool
     on_encrypted: CryptoFailureAction
 
     @classmethod
     def of(cls, query: Mapping[str, str], *, queue_max: int) -> "ConsumerParameters":
-        """`queue_max` cuts `receiverQueueSize`. Raises: UpgradeRefusedError: 400."""
+        """Parse a query; `queue_max` caps `receiverQueueSize`. Raises: UpgradeRefusedError: 400."""
         ack_timeout_ms = _default(query, "ackTimeoutMillis", 0, 0, most=_LONG_MAX)
         if 0 < ack_timeout_ms < ACK_TIMEOUT_MS_MIN:
             raise UpgradeRefusedError(
@@ -336,7 +337,7 @@ class ConsumerParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderParameters:
-    """Of `/reader/`."""
+    """Query parameters of `/reader/`."""
 
     name: str
     queue_messages: int
@@ -345,7 +346,7 @@ class ReaderParameters:
 
     @classmethod
     def of(cls, query: Mapping[str, str], *, queue_max: int) -> "ReaderParameters":
-        """`queue_max` cuts `receiverQueueSize`. Raises: UpgradeRefusedError: 400."""
+        """Parse a query; `queue_max` caps `receiverQueueSize`. Raises: UpgradeRefusedError: 400."""
         return cls(
             name=query.get("readerName", ""),
             queue_messages=_queue(query, queue_max),
@@ -355,10 +356,10 @@ class ReaderParameters:
 
 
 def parse_message_id(text: str) -> MessageId:
-    """Base64 of a serialized id, as messages carry it.
+    """Parse a message id: base64 of a serialized id, as in message frames.
 
     Raises:
-        MalformedPayloadError: it is none.
+        MalformedPayloadError: it is not one.
     """
     try:
         data = b64decode(text, validate=True)
@@ -376,7 +377,7 @@ def _start(text: str) -> MessageId:
     if text == "latest":
         return MessageId.LATEST
     try:
-        # A plus sign that was not encoded arrives as a blank.
+        # A plus sign that was not percent-encoded arrives as a blank.
         return parse_message_id(text.replace(" ", "+"))
     except MalformedPayloadError as error:
         raise UpgradeRefusedError(
@@ -389,7 +390,7 @@ def _queue(query: Mapping[str, str], most: int) -> int:
 
 
 def _crypto(query: Mapping[str, str]) -> CryptoFailureAction:
-    """Values that are none are ignored."""
+    """Return the action; unknown values are ignored and mean FAIL."""
     return _BY_CRYPTO.get(query.get("cryptoFailureAction", ""), CryptoFailureAction.FAIL)
 
 

@@ -1,8 +1,8 @@
-"""What WebSocket clients are told when something fails: statuses, codes, close codes. Pure.
+"""Errors that WebSocket clients get: HTTP statuses, error codes, close codes. Pure.
 
 WebSocketError
 ├── UpgradeRefusedError     before the session: an HTTP status and a reason
-└── BadFrameError           a frame of the client makes no sense; `code` says in which way
+└── BadFrameError           an invalid frame of the client; `code` says in which way
 
 Source: WebSocket sheet, section 6.
 """
@@ -43,7 +43,8 @@ CLOSE_INTERNAL: Final = 1011
 
 
 class Code(IntEnum):
-    """The codes of `send-error:N`. They may not travel as close codes: RFC 6455 begins at 1000."""
+    """Codes of `send-error:N`. They may not be sent as close codes: those of RFC 6455 begin at
+    1000."""
 
     CREATE_PRODUCER = 1
     SUBSCRIBE = 2
@@ -85,7 +86,7 @@ class UpgradeRefusedError(WebSocketError):
 
 
 class BadFrameError(WebSocketError):
-    """A frame that cannot be acted on; `context` is the client's own mark, if it could be read."""
+    """An invalid frame; `context` is the client's own mark, if it could be read."""
 
     def __init__(self, code: Code, reason: str, *, context: str | None = None) -> None:
         super().__init__(reason)
@@ -94,7 +95,7 @@ class BadFrameError(WebSocketError):
 
     @property
     def text(self) -> str:
-        """The description of the code, and what is wrong."""
+        """Description of the code, and what is wrong."""
         return f"{self.code.text}: {self}"
 
 
@@ -119,10 +120,10 @@ _STATUSES: tuple[tuple[type[SdkError], int], ...] = (
 
 
 def refusal_of(error: SdkError) -> UpgradeRefusedError:
-    """How an upgrade is refused when a producer, consumer or reader could not be made.
+    """Return the refusal of an upgrade when a producer, consumer or reader could not be created.
 
-    An owner that refuses the broker's own credentials (500) says nothing of the client's: what
-    that one may is decided before. Whoever runs the brokers has to hear which setting it is.
+    If the owner refuses the broker's own credentials (500), that says nothing about the client's,
+    whose rights were checked before. The text tells the operator which setting to mend.
     """
     if isinstance(error, (AuthenticationError, AuthorizationError)):
         return UpgradeRefusedError(
@@ -139,7 +140,7 @@ def refusal_of(error: SdkError) -> UpgradeRefusedError:
 
 
 def refusal_here(error: Exception) -> UpgradeRefusedError:
-    """Return the refusal for a client when this broker could not look something up itself."""
+    """Return the refusal of an upgrade when a lookup at this broker failed."""
     return UpgradeRefusedError(
         404 if isinstance(error, NamespaceNotFoundError) else 500, str(error)
     )

@@ -1,7 +1,7 @@
-"""The JSON of WebSocket frames. Pure.
+"""JSON of WebSocket frames. Pure.
 
-Text in gives a `Publish` or a `Command`, or `BadFrameError`; receipts, errors and messages give the
-bytes of a text frame. Source: WebSocket sheet, sections 3 and 4.
+Parsers turn text into a `Publish` or a `Command`, or raise `BadFrameError`. Receipts, errors and
+messages become the bytes of a text frame. Source: WebSocket sheet, sections 3 and 4.
 """
 
 import binascii
@@ -32,16 +32,16 @@ END_OF_TOPIC: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """What a producer wants stored."""
+    """A message to publish, from a frame of a producer."""
 
     payload: bytes
-    """Empty if `is_null`."""
+    """Decoded payload; empty if `is_null`."""
     context: str | None = None
     key: str | None = None
-    """As it travels."""
+    """Key as in the frame: base64 text if `key_is_base64`."""
     key_is_base64: bool = False
     is_null: bool = False
-    """Whether the message has no value, which is not the same as an empty one."""
+    """Whether the message has no value, which differs from an empty one."""
     properties: Mapping[str, str] | None = None
     event_time_ms: int | None = None
     deliver_at_ms: int | None = None
@@ -51,7 +51,7 @@ class Publish:
 
 
 class CommandType(Enum):
-    """What a consumer or reader says."""
+    """Type of a frame from a consumer or reader."""
 
     ACKNOWLEDGE = "acknowledge"
     NEGATIVE_ACKNOWLEDGE = "negativeAcknowledge"
@@ -74,7 +74,7 @@ class Command:
 
 
 def parse_publish(data: bytes) -> Publish:
-    """A frame of a producer. Raises: BadFrameError."""
+    """Parse a frame of a producer. Raises: BadFrameError."""
     body = _object(data)
     context = _text(body, "context", Code.BAD_JSON, None)
     payload = body.get("payload")
@@ -109,7 +109,7 @@ def parse_publish(data: bytes) -> Publish:
 
 
 def parse_command(data: bytes) -> Command:
-    """A frame of a consumer. Raises: BadFrameError."""
+    """Parse a frame of a consumer. Raises: BadFrameError."""
     body = _object(data)
     kind = body.get("type")
     if kind == CommandType.PERMIT.value:
@@ -136,10 +136,10 @@ def parse_command(data: bytes) -> Command:
 
 
 def parse_reader_command(data: bytes) -> Command:
-    """A frame of a reader: the question for the end, or that a message arrived, whichever.
+    """Parse a frame of a reader. All frames but `isEndOfTopic` count as the arrival of a message.
 
     Raises:
-        BadFrameError
+        BadFrameError: the frame is not a JSON object.
     """
     is_question = _object(data).get("type") == CommandType.IS_END_OF_TOPIC.value
     return Command(CommandType.IS_END_OF_TOPIC if is_question else CommandType.ACKNOWLEDGE)
@@ -147,10 +147,10 @@ def parse_reader_command(data: bytes) -> Command:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        # Bytes would be taken for UTF-16 or UTF-32, too.
+        # json.loads takes bytes for UTF-16 or UTF-32, too.
         body = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        # Of numbers with thousands of digits Python says more than a client needs to know.
+        # For numbers with thousands of digits, Python's text is longer than a client needs.
         raise BadFrameError(Code.BAD_JSON, str(error)[:200]) from None
     if not isinstance(body, dict):
         raise BadFrameError(Code.BAD_JSON, "a frame must be a JSON object")
@@ -158,7 +158,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def _text(body: dict[str, Any], name: str, code: Code, context: str | None) -> str | None:
-    """A string; numbers and booleans are taken for their text, as Pulsar's parser does."""
+    """Return a string; numbers and booleans become their text, as in Pulsar's parser."""
     value = body.get(name)
     if value is None or isinstance(value, str):
         return value
@@ -172,12 +172,12 @@ def _text(body: dict[str, Any], name: str, code: Code, context: str | None) -> s
 def _number_text(value: float, name: str, context: str | None) -> str:
     try:
         return str(value)
-    except ValueError:  # more digits than Python writes
+    except ValueError:  # More digits than Python converts.
         raise BadFrameError(Code.BAD_JSON, f"{name} is out of range", context=context) from None
 
 
 def _encodable(text: str | None, name: str, context: str | None) -> str | None:
-    """Half a surrogate pair is valid JSON, and no text."""
+    """Refuse half a surrogate pair: it is valid JSON, but not text."""
     if text is not None:
         try:
             text.encode()
@@ -201,7 +201,7 @@ def _properties(body: dict[str, Any], context: str | None) -> dict[str, str] | N
 
 
 def _long(body: dict[str, Any], name: str, context: str | None) -> int | None:
-    """A number that counts if it is above 0."""
+    """Return a number, or None if it is 0 or less."""
     value = body.get(name)
     if value is None:
         return None
@@ -251,7 +251,7 @@ def receipt_frame(message_id: MessageId, context: str | None) -> bytes:
 
 
 def send_error_frame(code: Code, text: str, context: str | None) -> bytes:
-    """Encode the refusal of a message: it is not stored, or that is not known."""
+    """Encode the error for a message that was not stored, or whose outcome is unknown."""
     body: dict[str, object] = {"result": f"send-error:{code.value}", "errorMsg": text}
     if context is not None:
         body["context"] = context
@@ -261,7 +261,8 @@ def send_error_frame(code: Code, text: str, context: str | None) -> bytes:
 def message_frame(
     message: Message, message_id: MessageId, *, with_encryption: bool = False
 ) -> bytes:
-    """A message for a consumer or reader. `with_encryption`: an encrypted one says how."""
+    """Encode a message for a consumer or reader. `with_encryption` adds the encryption context of
+    an encrypted one."""
     body: dict[str, object] = {
         "messageId": id_text(message_id),
         "payload": b64encode(message.data).decode(),
@@ -275,7 +276,7 @@ def message_frame(
     key = message.key
     if key is not None:
         body["key"] = key
-    # Pulsar has neither of them: they are there for those messages alone that need them.
+    # Pulsar has neither field, so only messages that need one have it.
     if isinstance(message.given_key, bytes):
         body["keyIsBase64"] = True
     if message.is_null:
@@ -286,12 +287,12 @@ def message_frame(
 
 
 def id_text(message_id: MessageId) -> str:
-    """Base64 of the id, as it comes back in acknowledgements."""
+    """Return the base64 of an id, as it comes back in acknowledgements."""
     return b64encode(message_id.to_bytes()).decode()
 
 
 def time_text(epoch_ms: int) -> str:
-    """ISO 8601 with milliseconds, in UTC; times beyond the calendar are cut."""
+    """Format a time as ISO 8601 with milliseconds, in UTC; later than year 9999 gives its end."""
     try:
         moment = _EPOCH + epoch_ms * _MILLISECOND
     except OverflowError:

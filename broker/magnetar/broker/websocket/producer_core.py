@@ -1,10 +1,10 @@
-"""A producer's session without its socket: frames to publishes, outcomes to answers. Pure.
+"""A producer's session without its socket: frames become publishes, outcomes become answers. Pure.
 
-One answer per publish, in the order in which they complete. What is under way is counted, and at
-the bounds the shell stops reading.
+Each publish gets one answer, in the order of completion. The core counts publishes in flight; at
+its limits, the shell stops reading.
 
-A key decides by its hash which partition a message goes to; a message without one goes to one
-partition for the life of the producer, or to each in turn. Source: protocol sheet, section 14.
+The hash of its key chooses a message's partition. A message without a key goes to the producer's
+one partition, or to each partition in turn. Source: protocol sheet, section 14.
 """
 
 from base64 import b64decode
@@ -19,16 +19,16 @@ from magnetar.sdk.wire.pulsar_pb2 import KeyValue, MessageMetadata
 
 
 class Router:
-    """Chooses for one producer."""
+    """Chooses partitions for one producer."""
 
     def __init__(self, hashing: HashingScheme, routing: RoutingMode, *, first: int) -> None:
-        """`first`, any number from 0 on, chooses the partition to begin with."""
+        """`first`: any number from 0 on; it chooses the first partition."""
         self._hash = _HASHES[hashing]
         self._turns = routing is RoutingMode.ROUND_ROBIN
         self._next = first
 
     def choose(self, key: str | None, partitions: int) -> int:
-        """A partition from 0 on."""
+        """Return the index of a partition, from 0 on."""
         if key is not None:
             return self._hash(key) % partitions
         chosen = self._next % partitions
@@ -45,26 +45,27 @@ _HASHES = {HashingScheme.JAVA_STRING: java_string_hash, HashingScheme.MURMUR3: _
 
 
 class ProducerCore:
-    """Of one session."""
+    """Core of one producer session."""
 
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
-        """Bounds on publishes without outcome; one read may go beyond them by what it brings."""
+        """Limits on publishes without an outcome; one read may exceed them by its own content."""
         self._messages_max, self._bytes_max = messages_max, bytes_max
         self._messages = self._bytes = 0
         self._answers: list[bytes] = []
 
     @property
     def under_way(self) -> int:
-        """Publishes without outcome."""
+        """Number of publishes without an outcome."""
         return self._messages
 
     @property
     def is_full(self) -> bool:
-        """As much is under way as may be."""
+        """Whether a limit on publishes without an outcome is reached."""
         return self._messages >= self._messages_max or self._bytes >= self._bytes_max
 
     def on_text(self, data: bytes) -> Publish | None:
-        """A frame: what is to be published; None if it makes no sense, which is answered."""
+        """Return the publish in a frame. None if the frame is invalid; the error is among the
+        answers."""
         try:
             publish = parse_publish(data)
         except BadFrameError as error:
@@ -77,7 +78,7 @@ class ProducerCore:
     def on_outcome(
         self, publish: Publish, message_id: MessageId | None, error: SdkError | None
     ) -> None:
-        """A publish is stored, or failed."""
+        """Record that a publish was stored or failed."""
         self._messages -= 1
         self._bytes -= len(publish.payload)
         if message_id is not None:
@@ -89,13 +90,14 @@ class ProducerCore:
         self._answers.append(answer)
 
     def take_answers(self) -> list[bytes]:
-        """The frames to send, in order."""
+        """Remove and return the frames to send, in order."""
         answers, self._answers = self._answers, []
         return answers
 
 
 def sent_key(publish: Publish) -> str | bytes | None:
-    """The key for a producer of the SDK; what says base64 and is none is the text that it is."""
+    """Return the key for a producer of the SDK. A key that claims to be base64 but is not counts as
+    text."""
     if publish.key is None or not publish.key_is_base64:
         return publish.key
     try:
@@ -105,14 +107,15 @@ def sent_key(publish: Publish) -> str | bytes | None:
 
 
 def deliver_at_ms(publish: Publish, now_ms: int) -> int | None:
-    """When a message is due, epoch in ms; None: at once. A delay wins over a time."""
+    """Return the delivery time in ms since the epoch; None for at once. A delay wins over a
+    time."""
     if publish.deliver_after_ms is not None:
         return now_ms + publish.deliver_after_ms
     return publish.deliver_at_ms
 
 
 def encoded_metadata(publish: Publish, due_ms: int | None) -> MessageMetadata:
-    """What a message says of itself whose payload its client has encoded."""
+    """Return the metadata of a message whose payload its client has encoded."""
     return MessageMetadata(
         partition_key=publish.key,
         partition_key_b64_encoded=publish.key_is_base64 or None,

@@ -44,7 +44,7 @@ class ProducerSession:
         clock: Clock,
         first_partition: int,
     ) -> None:
-        """`first_partition`: any number from 0 on; messages without a key begin there."""
+        """`first_partition`: any number from 0 on; it chooses the first partition without a key."""
         self._topic = topic
         self._parameters = parameters
         self._rights = rights
@@ -61,9 +61,9 @@ class ProducerSession:
         self.traffic = Traffic()
         self._producers: list[Producer] = []
         self._cut_off: list[asyncio.Future[Producer]] = []
-        """Of an `open` that was cancelled: some of them may have been made before that."""
+        """Openings of an `open` that was cancelled: some of them may have succeeded before that."""
         self._budgeted_bytes = 0
-        """What it has of the budget of all sessions."""
+        """Bytes that this session holds of the budget of all sessions."""
         self._waits_for_budget = False
         self._socket: Socket | None = None
         self._flush: asyncio.Handle | None = None
@@ -116,7 +116,7 @@ class ProducerSession:
             batching=parameters.batching,
             batch_messages_max=parameters.batch_messages_max,
             batch_delay_ms=parameters.batch_delay_ms,
-            # What is under way is bounded by the core: this is room for what one read brings.
+            # The core limits what is in flight; this adds room for the content of one read.
             pending_messages_max=self._settings.websocket_pending_messages_max + 1_000_000,
             pending_bytes_max=self._settings.websocket_pending_bytes_max + (1 << 30),
             send_timeout_ms=parameters.send_timeout_ms,
@@ -162,7 +162,7 @@ class ProducerSession:
             self._socket.hold_reading(True)
 
     def resume_publishing(self) -> None:
-        """From the budget: there is room again."""
+        """Read on: the budget has room again. Called by the budget."""
         self._waits_for_budget = False
         self._read_on()
 
@@ -186,7 +186,7 @@ class ProducerSession:
         self._answer_soon()
 
     def _answer_soon(self) -> None:
-        """All outcomes of one turn of the loop leave in one write."""
+        """Send all outcomes of one turn of the event loop in one write."""
         if self._flush is None and self._socket is not None:
             self._flush = asyncio.get_running_loop().call_soon(self._answer)
 
@@ -201,7 +201,7 @@ class ProducerSession:
         self._read_on()
 
     def on_writable(self) -> None:
-        """Nothing waits here: answers are few while the client is not read."""
+        """Do nothing: while the client does not read, it is not read either, so answers are few."""
 
     async def discover(self) -> None:
         topics = await self._links.topics_of(self._topic)
@@ -225,5 +225,5 @@ class ProducerSession:
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, SdkError):
                 _log.error("websocket_close_failed", topic=str(self._topic), exc_info=result)
-        if self._budgeted_bytes:  # of publishes whose outcome nobody will tell
+        if self._budgeted_bytes:  # Publishes whose outcome will not come any more.
             self._give_back(self._budgeted_bytes)

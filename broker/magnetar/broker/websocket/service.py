@@ -1,7 +1,7 @@
-"""The sessions of one broker, and the clients they share.
+"""The WebSocket sessions of one broker, and the clients that they share.
 
-Sessions reach topics as clients do, by lookup: it does not matter which broker owns a topic.
-A few clients serve all sessions; a topic always goes by the same one.
+Sessions reach topics as clients do, by lookup: it does not matter which broker owns a topic. A few
+clients serve all sessions; a topic always uses the same one.
 """
 
 import asyncio
@@ -55,12 +55,12 @@ _log = structlog.get_logger()
 _LOOKS_PER_TIMEOUT = 4
 _LOOK_S_MAX = 10.0
 _STOP_S = 3.0
-"""What sessions get to end when the broker stops."""
+"""Seconds that sessions get to end when the broker stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """An open session: what it was asked for, by whom, since when, until when."""
+    """An open session: its target, its connection, its start, and the expiry of its credentials."""
 
     endpoint: Endpoint
     connection: WebSocketConnection
@@ -69,7 +69,7 @@ class _Listed:
 
 
 class WebSocketService:
-    """`start`, then connections by `connection`; `stop` ends them all."""
+    """All sessions of a broker: `start`, then connections by `connection`; `stop` ends them all."""
 
     def __init__(
         self,
@@ -82,10 +82,16 @@ class WebSocketService:
         advertised: Callable[[], list[str]],
         client_token: Callable[[], bytes],
     ) -> None:
-        """`network` leads to other brokers, and `over_tls` says whether to their TLS ports;
-        `plain_network` leads to this one. `port`: of the binary protocol, once it listens;
-        `advertised`: the broker's own URLs; `client_token`: by which it shows brokers who it is;
-        empty: it need not."""
+        """Create the service.
+
+        Args:
+            network: leads to other brokers; `over_tls` says whether to their TLS ports.
+            plain_network: leads to this broker.
+            port: returns the port of the binary protocol, once it listens.
+            advertised: returns the broker's own URLs.
+            client_token: returns the token by which the broker authenticates; empty if none is
+                needed.
+        """
         self.settings: BrokerSettings = services.settings
         self._own_names = own_names(services.settings)
         self._per_address_max = services.settings.connections_per_address_max
@@ -106,7 +112,7 @@ class WebSocketService:
         self.budget = PublishBudget(self.settings.websocket_publish_bytes_max)
         self._clients: list[Client] = []
         self._connections: dict[WebSocketConnection, str] = {}
-        """With the address of each."""
+        """Host of the peer, by connection."""
         self._per_address: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         self._sessions: dict[Session, _Listed] = {}
@@ -116,16 +122,17 @@ class WebSocketService:
 
     @property
     def sessions(self) -> int:
-        """Sessions that are open."""
+        """Number of open sessions."""
         return len(self._sessions)
 
     def stats(self) -> list[SessionStats]:
-        """Of every session."""
+        """Return the statistics of all sessions."""
         now_s = self.clock.monotonic_s()
         return [_stats(session, listed, now_s) for session, listed in self._sessions.items()]
 
     def start(self, *, is_stopping: bool = False) -> None:
-        """Begin to look after sessions. Nothing is connected before the first one."""
+        """Start the periodic work; no client connects before the first session. With `is_stopping`,
+        only refuse new sessions."""
         if is_stopping:
             self._is_stopping = True
             return
@@ -133,12 +140,13 @@ class WebSocketService:
         self._discovering = asyncio.create_task(self._discover(), name="websocket-discovery")
 
     def connection(self, **parts: Any) -> WebSocketConnection:
-        """For uvicorn: takes a socket over, from the upgrade request on."""
+        """Return a protocol that takes over a socket from the upgrade request on. Called by
+        uvicorn."""
         connections: set[object] = parts["server_state"].connections
         return WebSocketConnection(self, connections)
 
     async def stop(self) -> None:
-        """Close all sessions, politely and within a bound, and the clients."""
+        """Close all sessions with a close frame, within `_STOP_S`, and then the clients."""
         self._is_stopping = True
         if self._looking is not None:
             self._looking.cancel()
@@ -195,7 +203,7 @@ class WebSocketService:
         try:
             async with asyncio.timeout(self.settings.websocket_operation_timeout_ms / 1000):
                 await session.open()
-                # What it works by may have been taken away meanwhile; from now on it is listed.
+                # A right may have been withdrawn meanwhile. From here on the session is listed.
                 await session.check_rights()
         except TimeoutError:
             await session.close()
@@ -212,10 +220,11 @@ class WebSocketService:
         return session
 
     async def check_rights(self, is_concerned: IsConcerned) -> None:
-        """Close the sessions whose clients may no longer do what they do.
+        """Close the sessions whose clients lost a right that the session uses.
 
         Raises:
-            BrokerMetadataError: of one of them that cannot be told now; all were asked for.
+            BrokerMetadataError: the grants of a session cannot be read now; all others were
+                checked.
         """
         unread: BrokerMetadataError | None = None
         for session, listed in list(self._sessions.items()):
@@ -286,7 +295,7 @@ class WebSocketService:
         if not self._clients:
             token = self._client_token()
             settings = ClientSettings(
-                # Sooner than the session's own timeout: its error says more.
+                # Shorter than the session's own timeout, because its error says more.
                 operation_timeout_ms=self.settings.websocket_operation_timeout_ms * 9 // 10,
                 auth_method_name="token" if token else "none",
                 auth_data=token,
@@ -315,7 +324,7 @@ class WebSocketService:
         names += await self._topics.non_persistent_names(namespace)
         return [name for name in names if not naming.is_system_topic(name)]
 
-    # -- now and then
+    # -- periodic work
 
     def _look_later(self) -> None:
         settings = self.settings
@@ -331,7 +340,7 @@ class WebSocketService:
         self._look_later()
 
     async def _discover(self) -> None:
-        """New partitions, new topics of patterns: one session after the other."""
+        """Look for new partitions and new topics of patterns, one session after the other."""
         while True:
             await asyncio.sleep(self.settings.websocket_discovery_interval_s)
             for session in [each for each in self._sessions if each.discovers]:
@@ -342,7 +351,7 @@ class WebSocketService:
                 except (SdkError, RequestError, UpgradeRefusedError) as error:
                     _log.info("websocket_discovery_failed", error=str(error))
                 except Exception:  # noqa: BLE001
-                    # A defect must not end the looks for all others.
+                    # A defect must not end the discovery for all other sessions.
                     _log.exception("websocket_discovery_failed")
 
 
@@ -372,7 +381,7 @@ def _namespaces_of(session: Session, listed: _Listed) -> set[str]:
 
 
 def _joined(request: Request) -> dict[str, str]:
-    """Headers by names in lower case; what is given several times is one value with commas."""
+    """Return the headers by names in lower case; values of a repeated one are joined by commas."""
     headers: dict[str, str] = {}
     for name, value in request.headers.raw_items():
         key = name.lower()

@@ -1,4 +1,4 @@
-"""What sessions, sockets and the service know of each other, and what is shown of sessions."""
+"""Interfaces between sessions, sockets and the service, and the statistics of sessions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 @dataclass(slots=True)
 class Traffic:
-    """What went through one session since it began."""
+    """Messages and bytes that passed through one session since it began."""
 
     messages: int = 0
     payload_bytes: int = 0
@@ -19,10 +19,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class SessionStats:
-    """One session now."""
+    """Statistics of one session at one time."""
 
     topics: tuple[str, ...]
-    """Full names, partitions by their topic; of a pattern, those it has found."""
+    """Full names; a partition counts as its topic. For a pattern, the topics found so far."""
     namespaces: tuple[str, ...]
     is_producer: bool
     subscription: str
@@ -37,15 +37,15 @@ class Socket(Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """The session is open and the client reads what it is sent."""
+        """Whether the session is open and the client reads what it is sent."""
         ...
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send text frames; nothing happens when the socket is closing."""
+        """Send text frames; do nothing if the socket is closing."""
         ...
 
     def hold_reading(self, is_held: bool) -> None:
-        """Whether the client is to be read no more for now."""
+        """Pause reading from the client (True), or resume it (False)."""
         ...
 
     def close(self, code: int, reason: str) -> None:
@@ -58,37 +58,37 @@ class Session(Protocol):
 
     @property
     def traffic(self) -> Traffic:
-        """What went through it."""
+        """Messages and bytes that passed through the session."""
         ...
 
     @property
     def topics(self) -> list[TopicName]:
-        """What it is on, each partition by itself."""
+        """Topics of the session, each partition by itself."""
         ...
 
     @property
     def discovers(self) -> bool:
-        """Whether its topics may become more: `discover` is to be called from time to time."""
+        """Whether the session may gain topics: `discover` is then to be called periodically."""
         ...
 
     async def open(self) -> None:
-        """Make what it needs at the brokers, before the upgrade.
+        """Create what the session needs at the brokers, before the upgrade.
 
         Raises:
-            UpgradeRefusedError, SdkError: it cannot be made; nothing is left of it.
+            UpgradeRefusedError, SdkError: that failed; nothing is left at the brokers.
         """
         ...
 
     def begin(self, socket: Socket) -> None:
-        """The upgrade is done."""
+        """Start the session on a socket whose upgrade is done."""
         ...
 
     def on_text(self, data: bytes) -> None:
-        """A text frame, whole. Raises: BadFrameError: the session ends."""
+        """Handle a whole text frame. Raises: BadFrameError: the session must end."""
         ...
 
     def on_writable(self) -> None:
-        """The client reads again."""
+        """Continue to send: the client reads again."""
         ...
 
     async def discover(self) -> None:
@@ -96,33 +96,33 @@ class Session(Protocol):
         ...
 
     async def check_rights(self) -> None:
-        """Whether the client may still do what it does.
+        """Check that the client still has the rights that the session uses.
 
         Raises:
-            UpgradeRefusedError: 403: it may not.
-            BrokerMetadataError: that cannot be told now.
+            UpgradeRefusedError: 403 if a right is missing.
+            BrokerMetadataError: the grants cannot be read now.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what it has at the brokers. Does not raise."""
+        """Release everything that the session has at the brokers. Does not raise."""
         ...
 
 
 class Links(Protocol):
-    """What sessions share: clients, and the bound on what is published."""
+    """What sessions share: clients, and the budget of bytes in flight."""
 
     @property
     def budget(self) -> PublishBudget:
-        """Bytes of publishes of all sessions that are under way."""
+        """Budget of publish bytes in flight, for all sessions together."""
         ...
 
     def client_for(self, topic: TopicName) -> Client:
-        """The client for a topic: the same for all partitions of one."""
+        """Return the client for a topic; all partitions of a topic get the same one."""
         ...
 
     async def topics_of(self, topic: TopicName) -> list[TopicName]:
-        """The partitions of a topic, or the topic itself if it has none.
+        """Return the partitions of a topic, or the topic itself if it has none.
 
         Raises:
             SdkError
@@ -130,7 +130,7 @@ class Links(Protocol):
         ...
 
     async def names_of(self, namespace: str) -> list[str]:
-        """Full names of all topics of a namespace, each partition by itself.
+        """Return the full names of all topics of a namespace, each partition by itself.
 
         Raises:
             RequestError

@@ -1,4 +1,4 @@
-"""The consumers of one session: one per topic and partition, taken from in turn."""
+"""The consumers of one session, one per topic and partition, read in turn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,11 +17,11 @@ _log = structlog.get_logger()
 
 _LEDGERS_MAX = 10_000
 _TAKE_MAX = 64
-"""Messages taken from one topic before it is the turn of the next."""
+"""Messages taken from one consumer before it is the turn of the next."""
 
 
 class OpenConsumer(Protocol):
-    """Makes the consumer of one topic."""
+    """Opens the consumer of one topic."""
 
     def __call__(self, topic: TopicName) -> Awaitable[Consumer]: ...
 
@@ -30,14 +30,14 @@ class Sources:
     """Consumers by topic."""
 
     def __init__(self, on_ready: Callable[[], None]) -> None:
-        """`on_ready` is called when there may be something to take."""
+        """`on_ready` is called when messages may be available."""
         self._on_ready = on_ready
         self._consumers: dict[TopicName, Consumer] = {}
-        # Those with something to take, in the order of their turns.
+        # Consumers that may have messages, in the order of their turns.
         self._ready: dict[Consumer, None] = {}
         self._by_ledger: dict[int, Consumer] = {}
         self._cut_off: list[asyncio.Future[Consumer]] = []
-        """Of an `open` that was cancelled: some of them may have been opened before that."""
+        """Openings of an `open` that was cancelled: some of them may have succeeded before that."""
         self._is_closed = False
 
     @property
@@ -46,14 +46,14 @@ class Sources:
 
     @property
     def reached_end(self) -> bool:
-        """All topics were terminated, and everything in them was acknowledged."""
+        """Whether all topics are terminated and every message in them is acknowledged."""
         return bool(self._consumers) and all(each.reached_end for each in self._consumers.values())
 
     async def open(self, topics: Sequence[TopicName], open_one: OpenConsumer) -> None:
         """Add topics: all of them or none.
 
         Raises:
-            SdkError: one cannot be consumed.
+            SdkError: one of them cannot be consumed.
         """
         opening = [asyncio.ensure_future(open_one(topic)) for topic in topics]
         try:
@@ -72,7 +72,7 @@ class Sources:
         for topic, consumer in zip(topics, consumers, strict=True):
             self._consumers[topic] = consumer
             consumer.on_ready = partial(self._become_ready, consumer)
-            # What came in the read that brought the answer is there already.
+            # Messages that arrived in the same read as the answer are there already.
             self._become_ready(consumer)
 
     def _become_ready(self, consumer: Consumer) -> None:
@@ -80,19 +80,19 @@ class Sources:
         self._on_ready()
 
     def take(self, messages_max: int) -> tuple[Consumer, list[Message]] | None:
-        """Messages of the topic whose turn it is; None if nothing lies anywhere."""
+        """Return messages of the consumer whose turn it is; None if no consumer has any."""
         while self._ready:
             consumer = next(iter(self._ready))
             del self._ready[consumer]
             try:
                 messages = consumer.take_nowait(min(messages_max, _TAKE_MAX))
             except CorruptMessageError as error:
-                # It stays unacknowledged, as with every client.
+                # The message stays unacknowledged, as with every client.
                 _log.warning("websocket_message_corrupt", topic=consumer.topic, error=str(error))
                 self._ready[consumer] = None
                 continue
             except SdkError:
-                continue  # the consumer is over; closing the session is the client's affair
+                continue  # This consumer is over; the client decides whether to close the session.
             if messages:
                 self._ready[consumer] = None
                 self._remember(messages, consumer)
@@ -100,7 +100,8 @@ class Sources:
         return None
 
     def _remember(self, messages: Sequence[Message], consumer: Consumer) -> None:
-        """Ids name a ledger and no topic: with several topics the ledger tells."""
+        """Remember the consumer of a ledger. Message ids name a ledger, not a topic; with several
+        topics, the ledger tells which one."""
         if len(self._consumers) > 1:
             for ledger_id in {message.ledger_id for message in messages}:
                 self._by_ledger.pop(ledger_id, None)
@@ -109,7 +110,7 @@ class Sources:
                 del self._by_ledger[next(iter(self._by_ledger))]
 
     def consumer_of(self, message_id: MessageId) -> Consumer | None:
-        """Return the consumer that a message came from, as far as that can be told."""
+        """Return the consumer that a message came from; None if that is unknown."""
         if len(self._consumers) == 1:
             return next(iter(self._consumers.values()))
         found = self._by_ledger.get(message_id.ledger_id)
@@ -121,7 +122,7 @@ class Sources:
         return self._consumers.get(parents.pop().partition(message_id.partition))
 
     async def unsubscribe(self) -> None:
-        """Delete the subscriptions. Raises: SdkError: one of them is still there."""
+        """Delete the subscriptions. Raises: SdkError: one of them still exists."""
         consumers = list(self._consumers.values())
         results = await asyncio.gather(
             *(each.unsubscribe() for each in consumers), return_exceptions=True
@@ -131,9 +132,9 @@ class Sources:
                 raise result
 
     async def close(self) -> None:
-        """Give all consumers back. Does not raise."""
+        """Close all consumers. Does not raise."""
         self._is_closed = True
-        self._on_ready = _tell_nobody  # the session has this, and is to be freed with it
+        self._on_ready = _tell_nobody  # Drop the reference to the session, to free both.
         for consumer in self._consumers.values():
             consumer.on_ready = None
         self._ready.clear()
@@ -149,4 +150,4 @@ class Sources:
 
 
 def _tell_nobody() -> None:
-    """The session is over."""
+    """Do nothing: the session is over."""

@@ -1,13 +1,14 @@
-"""Has a browser's requests reach topics that another broker owns.
+"""Forward a browser's requests about topics that another broker owns.
 
-A program follows the redirect to the owner. A page cannot: the owner is another origin, of which
-the browser may not even know the host, and it drops the credentials on the way. So for a request
-with the header `X-Magnetar-Forward` a redirect is followed here: the owner is asked with what came
-with the request, its credentials among it and none of this broker's own, and what it answers is
-passed on. Who may do what is decided by the owner as ever. A page from elsewhere cannot set the
-header: browsers ask first, and nobody allows it.
+A program follows the redirect to the owner. A page cannot: the owner is another origin, the browser
+may not be able to resolve its host, and browsers drop credentials on the way. So for a request with
+the header `X-Magnetar-Forward`, this broker follows the redirect itself. It sends the request's own
+content and credentials, and none of the broker's, to the owner, and returns the answer. The owner
+checks the rights as always. A page of another origin cannot set the header: browsers send a
+preflight first, and no broker allows it.
 
-Names in verified certificates cannot be passed on; whoever logs in by one is nobody at the owner.
+Names in verified certificates cannot be forwarded: a user who authenticates by certificate has no
+identity at the owner.
 """
 
 import json
@@ -19,16 +20,17 @@ from magnetar.ledger.ports import Network
 
 HEADER = b"x-magnetar-forward"
 BODY_BYTES_MAX = 1 << 20
-"""Of a request; the page sends a few hundred bytes."""
+"""Bytes of a request body, at most; the page sends a few hundred."""
 HOPS_MAX = 4
-"""To the leader, to the broker that it chooses, and once more if that has just changed."""
+"""Redirects to follow: to the leader, to the broker that it chooses, and more if that just
+changed."""
 
 _PASSED = (b"authorization", b"content-type", b"accept")
 _RETURNED = ("content-type", "www-authenticate")
 
 
 class Forwarding:
-    """A layer around the interface, which redirects as it always does."""
+    """A layer around the interface, which itself answers with redirects as always."""
 
     def __init__(
         self,
@@ -38,8 +40,8 @@ class Forwarding:
         timeout_s: float,
         tls_network: Callable[[], Network | None] = lambda: None,
     ) -> None:
-        """`timeout_s`: for each of the brokers that is asked. `tls_network`: to ask those by TLS
-        who were asked so here; None: that cannot be done."""
+        """`timeout_s`: for each broker that is asked. `tls_network` returns the network to brokers
+        over TLS, which a redirect to TLS needs; None if there is none."""
         self._app = app
         self._network = network
         self._timeout_s = timeout_s
@@ -110,12 +112,12 @@ async def _pass_on(answer: Answer, send: Send) -> None:
 
 
 async def _body_of(receive: Receive) -> bytes | None:
-    """The whole body; None: it is too long, or did not come."""
+    """Return the whole body; None if it is too long, or was cut off."""
     body = b""
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return None  # Cut off in the middle: nothing is done with half of it.
+            return None  # Cut off: half a body must have no effect.
         part: bytes = message.get("body", b"")
         body += part
         if len(body) > BODY_BYTES_MAX:

@@ -1,9 +1,9 @@
-"""Serves the files of the console from the package.
+"""Serve the files of the console from the package.
 
-Each file has an ETag of its content; browsers ask whether it is still the same each time, so that a
-new release is seen at once and costs nothing otherwise. The files are read at the first request and
-kept, less than a quarter of a megabyte. They hold no secrets and are open to all: the page itself
-asks for credentials, and every request that it makes is judged like anybody else's.
+Each file has an ETag of its content, and browsers revalidate it each time. So a new release is
+visible at once, and an unchanged one costs nothing. The files are read at the first request and
+kept in memory, less than a quarter of a megabyte. They hold no secrets and are open to all: the
+page itself asks for credentials, and each of its requests is checked like any other.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
-    # The same address answers programs otherwise.
+    # Programs get another answer at the same address.
     (b"vary", b"accept"),
 )
 _TYPES = {
@@ -42,7 +42,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it is served."""
+    """A file with its media type and ETag."""
 
     content: bytes
     media_type: bytes
@@ -50,7 +50,7 @@ class File:
 
 
 def load() -> Mapping[str, File]:
-    """All files, by their names."""
+    """Return all files by name."""
     found = {}
     for each in files("magnetar.broker.http.console").joinpath("files").iterdir():
         media_type = _TYPES.get(each.name[each.name.rfind(".") :])
@@ -68,14 +68,14 @@ class ConsoleFiles:
         self._files: Mapping[str, File] | None = None
 
     def is_for(self, scope: Scope) -> bool:
-        """Whether a request is for one of them: a browser's for the page, or for a part of it."""
+        """Whether a request is a browser's for the page, or for one of its files."""
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             return False
         path: str = scope["path"]
         return path.startswith(PREFIX) or (path == "/" and _wants_page(scope))
 
     async def answer(self, scope: Scope, send: Send) -> None:
-        """200 with the file, 304 if the browser has it, 404 if there is none of this name."""
+        """Answer 200 with the file, 304 if the browser has it, 404 if there is no such file."""
         if self._files is None:
             self._files = await asyncio.to_thread(load)
         path: str = scope["path"]
@@ -96,7 +96,8 @@ class ConsoleFiles:
 
 
 def _wants_page(scope: Scope) -> bool:
-    """Browsers name HTML when somebody goes to an address; tools and load balancers do not."""
+    """Whether the client accepts HTML: browsers do when a user opens an address; tools and load
+    balancers do not."""
     return b"text/html" in _header(scope, b"accept")
 
 

@@ -1,5 +1,5 @@
-"""Prometheus metrics of a broker: what is shown, how it is gathered, and how a page is written.
+"""Prometheus metrics of a broker: their values, the gathering, and the text of the page.
 
-The hot path counts in plain integers. Everything here reads them when somebody asks, or once per
-sample interval, in slices between which the event loop goes on with its work.
+The hot path counts in plain integers. The code here reads them at a request, or once per sample
+interval, in slices between which the event loop continues its work.
 """

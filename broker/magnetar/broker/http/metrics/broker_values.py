@@ -1,7 +1,7 @@
-"""What is shown of a broker as a whole, and of transactions on it. Tables ready for the page.
+"""Metrics of a broker as a whole, and of its transactions: tables ready for the page.
 
-Names and labels are Pulsar's where it has the metric. Each has the label `cluster`, and the label
-`broker` where Pulsar's has it.
+Names and labels are Pulsar's where it has the metric. Metrics with Pulsar's names have the label
+`cluster`, and the label `broker` where Pulsar's has it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ COORDINATOR: Sequence[Column[Coordinator]] = (
         lambda c: c.counters.appended,
     ),
 )
-"""Of each coordinator that the broker is, by its number."""
+"""Metrics of each coordinator of this broker, by its number."""
 
 
 class OnTopics(NamedTuple):
@@ -85,15 +85,16 @@ BUFFERS: Sequence[Column[OnTopics]] = (
         lambda each: each.aborted,
     ),
 )
-"""Of all topics of the broker together."""
+"""Metrics of all topics of the broker together."""
 
 
 class EndsHere:
-    """How many transactions were committed, and aborted, on topics while they were here.
+    """Numbers of transactions that were committed and aborted on topics while they were here.
 
-    A topic brings along what it counted at former owners, and takes away what it counted here: a
-    sum over topics would leap when one comes and fall when one goes, which Prometheus would take
-    for a restart and count again. What ends after the last look at a topic that goes is not seen.
+    A topic brings its counts from former owners, and takes away its counts from here. A sum over
+    topics would leap when a topic comes and fall when one goes; Prometheus would take a fall for a
+    restart and count again. Transactions that end after the last look at a topic that leaves are
+    not counted.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class EndsHere:
         self._before: dict[BufferState, tuple[int, int]] = {}
 
     def look(self, buffers: Iterable[BufferState]) -> tuple[int, int]:
-        """The counts by now; `buffers`: of the topics that are here."""
+        """Return the counts up to now. `buffers`: those of the topics that are here."""
         now: dict[BufferState, tuple[int, int]] = {}
         for each in buffers:
             committed, aborted = self._before.get(each, each.ended_before)
@@ -115,7 +116,7 @@ class EndsHere:
 def transaction_tables(
     services: Services, ends: EndsHere, cluster: Mapping[str, str]
 ) -> Iterator[Table[Any]]:
-    """Nothing while nobody has used transactions."""
+    """Yield the tables of transactions; none while no client has used transactions."""
     coordinators = services.coordinators.served
     if coordinators:
         table = Table(COORDINATOR)
@@ -449,12 +450,12 @@ PLAIN: Sequence[Column[BrokerView]] = (
         lambda b: b.auto_scaling.failures,
     ),
 )
-"""Of the broker alone, without labels."""
+"""Metrics of the broker alone, without labels."""
 
 SEGMENTS: Sequence[Column[int]] = (
     gauge("magnetar_broker_segments", "Segments that are loaded, by their state.", lambda n: n),
 )
-"""Labelled with `state`: active, or sealed."""
+"""Label: `state`, active or sealed."""
 
 PUBLISH_LATENCY = Named(
     "magnetar_broker_publish_latency_seconds",
@@ -500,7 +501,8 @@ TOTALS = {
     "pulsar_broker_storage_write_rate": "pulsar_storage_write_rate",
     "pulsar_broker_msg_backlog": "pulsar_msg_backlog",
 }
-"""Sums over all topics, shown or not, by the metric of topics that they add up. Label: cluster."""
+"""Sums over all topics, shown or not: the name of the sum, and the topic metric that it sums.
+Label: cluster."""
 
 TOPICS_COUNT: Sequence[Column[int]] = (
     gauge("pulsar_broker_topics_count", "Topics of this broker.", lambda count: count),
@@ -508,7 +510,7 @@ TOPICS_COUNT: Sequence[Column[int]] = (
 
 
 class LeftOut(NamedTuple):
-    """What has no series, for want of room."""
+    """Numbers of subjects without series, because of limits."""
 
     topics: int
     subscriptions: int
@@ -577,7 +579,7 @@ CACHE: Sequence[Column[CacheLook]] = (
 LATENCY_STEPS_MS = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000", "overflow")
 SIZE_STEPS = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb", "overflow")
 _LATENCY_BUCKETS = (2, 3, 5, 6, 7, 8, 9, 10, 12, 15)
-"""How many of the buckets of `LatencyHistogram` end at or below each step, from the smallest on."""
+"""Number of buckets of `LatencyHistogram` that end at or below each step, in ascending order."""
 
 
 def _step(at: int) -> Callable[[Sequence[int]], float]:
@@ -596,7 +598,7 @@ WRITE_LATENCY: Sequence[Column[Sequence[int]]] = (
     ),
     gauge("pulsar_storage_write_latency_count", "Entries of the last interval.", _step(-1)),
 )
-"""Of `latency_steps`. Label: cluster."""
+"""Values: those of `latency_steps`. Label: cluster."""
 
 ENTRY_SIZE: Sequence[Column[Sequence[int]]] = (
     *(
@@ -610,7 +612,7 @@ ENTRY_SIZE: Sequence[Column[Sequence[int]]] = (
     ),
     gauge("pulsar_entry_size_count", "Entries of the last interval.", _step(-1)),
 )
-"""Of `size_steps`. Label: cluster."""
+"""Values: those of `size_steps`. Label: cluster."""
 
 OWNERSHIP: Sequence[Column[Cluster]] = (
     gauge(
@@ -654,7 +656,7 @@ OWNERSHIP: Sequence[Column[Cluster]] = (
         lambda c: c.ownership.unload_failures,
     ),
 )
-"""Of a broker that is one of several."""
+"""Metrics of a broker that is one of several."""
 
 BALANCE: Sequence[Column[Balancer]] = (
     gauge(
@@ -707,7 +709,8 @@ LOAD: Sequence[Column[LoadReport]] = (
         lambda r: r.network_out_percent,
     ),
 )
-"""Labels: cluster, broker, metric="loadBalancing". Of the last sample for balance."""
+"""Labels: cluster, broker, metric="loadBalancing". Values are those of the last sample for
+balance."""
 
 UNLOADS: Sequence[Column[Balancer]] = (
     counter(
@@ -740,7 +743,7 @@ BUNDLE: Sequence[Column[BundleLoad]] = (
 
 
 def latency_steps(counts: Sequence[int]) -> list[int]:
-    """The counts of a `LatencyHistogram` by Pulsar's steps, and their sum."""
+    """Return the counts of a `LatencyHistogram` by Pulsar's steps, and their sum."""
     ends = [0, *_LATENCY_BUCKETS]
     steps = [sum(counts[ends[at] : ends[at + 1]]) for at in range(len(_LATENCY_BUCKETS))]
     return [*steps, sum(steps)]
@@ -752,13 +755,13 @@ def size_steps(counts: Sequence[int]) -> list[int]:
 
 
 def total_metrics() -> list[Column[TopicLook]]:
-    """In the order of `TOTALS`."""
+    """Return the metrics of `TOTALS`, in its order."""
     by_name = {metric.name: metric for metric in TOPIC}
     return [replace(by_name[of_topics], name=name) for name, of_topics in TOTALS.items()]
 
 
 def totals(cluster: str, sums: Sequence[float], topics: int) -> list[Table[Any]]:
-    """Sums over all topics, `sums` in the order of `TOPIC`."""
+    """Return the tables of sums over all topics; `sums` are in the order of `TOPIC`."""
     labels = labels_of({"cluster": cluster})
     by_name = {metric.name: value for metric, value in zip(TOPIC, sums, strict=True)}
     values = [by_name[of_topics] for of_topics in TOTALS.values()]
@@ -766,7 +769,7 @@ def totals(cluster: str, sums: Sequence[float], topics: int) -> list[Table[Any]]
 
 
 def broker_tables(broker: BrokerView, sampler: Sampler, ends: EndsHere) -> Iterator[Table[Any]]:
-    """Everything else of the broker."""
+    """Yield the tables of the broker itself."""
     settings, topics = broker.services.settings, broker.services.topics
     cluster = {"cluster": settings.cluster_name}
     of_broker = cluster | {"broker": broker.name}
@@ -804,7 +807,7 @@ def _balance_tables(balancer: Balancer, labels: Mapping[str, str]) -> Iterator[T
 
 
 def _segment_tables(services: Services) -> Iterator[Table[int]]:
-    """Nothing while no segment of a scalable topic is here."""
+    """Yield the table of segments, if this broker has loaded any."""
     ends = [
         topic.log.terminated is not None
         for topic in services.topics.loaded

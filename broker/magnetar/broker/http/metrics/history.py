@@ -1,14 +1,14 @@
 """Rates and backlogs of the last hour, kept by the broker for the console's plots. Pure.
 
-One point per sample of the metrics (`sampler.py`), in a ring per topic and one for the whole
-broker. Memory is bounded: so many topics have a ring, each of the same size. Topics without traffic
-and backlog get none, and lose theirs when they have been quiet for the whole hour, or when they are
-gone for longer than it takes to load them again: where topics come and go, those that were deleted
-would take the room of those that are there. While all rings are taken, further topics are left out,
+Each sample of the metrics (`sampler.py`) adds one point to a ring per topic, and to one for the
+whole broker. Memory is bounded: a limited number of topics have a ring, all of the same size.
+Topics without traffic and backlog get none. A topic loses its ring when it was quiet for the whole
+hour, or not loaded for longer than loading takes; otherwise, where topics come and go, deleted
+topics would take the room of existing ones. While all rings are taken, further topics are left out,
 and the answer about them says so.
 
-A restart forgets everything, and so does a change of the owner: plots are for a look, Prometheus is
-for records.
+A restart drops everything, and so does a change of the owner: the plots are for a quick look,
+Prometheus is for records.
 """
 
 from array import array
@@ -19,29 +19,29 @@ from typing import Final, Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 SPAN_S: Final = 3_600
-"""How far a plot goes back."""
+"""Time span of a plot, in seconds."""
 FIELDS: Final = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklog")
-"""Of each point: messages and bytes per second, entries of all backlogs."""
+"""Fields of each point: messages and bytes per second, and entries of all backlogs."""
 POINT_BYTES: Final = len(FIELDS) * 4
 ABSENCE_S_MAX: Final = 300
-"""A topic that is not loaded for longer loses its ring."""
+"""Seconds without being loaded after which a topic loses its ring."""
 RING_OVERHEAD_BYTES: Final = 400
-"""About what Python adds to each ring, its name included."""
+"""Approximate overhead of Python per ring, its name included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plotted:
-    """What is kept of a topic or the broker, the oldest point first."""
+    """Points of a topic or the broker, oldest first."""
 
     ended_ms: int
-    """When the last point was taken; 0: there is none yet."""
+    """Time of the last point, since the epoch; 0 if there is none yet."""
     interval_ms: int
     points: dict[str, list[float]]
     is_left_out: bool = False
-    """There was no room for this topic."""
+    """Whether there was no room for this topic."""
 
     def shown(self) -> dict[str, object]:
-        """As JSON."""
+        """Return the plot as JSON."""
         return {
             "endedMs": self.ended_ms,
             "intervalMs": self.interval_ms,
@@ -58,7 +58,7 @@ class _Ring:
     def __init__(self, points: int) -> None:
         self.values = array("f", bytes(points * POINT_BYTES))
         self.last_noise = 0
-        """Number of the last sample with anything but zeros."""
+        """Number of the last sample with a value other than 0."""
         self.last_seen = 0
         """Number of the last sample in which the topic was loaded."""
 
@@ -68,16 +68,21 @@ class _Ring:
 
 
 class History(Generic[Key]):
-    """Rings by topic. `begin`, `add` for each topic, `finish`: one sample."""
+    """Rings by topic. One sample is `begin`, `add` for each topic, then `finish`."""
 
     def __init__(self, *, bytes_max: int, interval_s: float) -> None:
-        """`bytes_max`: of all rings together; below that of one, nothing is kept. `interval_s`:
-        between two samples."""
+        """Create the history.
+
+        Args:
+            bytes_max: bytes of all rings together; if that is too small for one ring, nothing is
+                kept.
+            interval_s: seconds between two samples.
+        """
         self.interval_ms = round(interval_s * 1000)
         self._points = max(1, min(SPAN_S * 1000 // max(1, self.interval_ms), 3_600))
         self._absences_max = ABSENCE_S_MAX * 1000 // max(1, self.interval_ms)
         ring_bytes = self._points * POINT_BYTES + RING_OVERHEAD_BYTES
-        self._rings_max = bytes_max // ring_bytes - 1  # one is the broker's
+        self._rings_max = bytes_max // ring_bytes - 1  # One ring is the broker's.
         self._rings: dict[Key, _Ring] = {}
         self._whole = _Ring(self._points if self.is_on else 0)
         self._sums = [0.0] * len(FIELDS)
@@ -87,17 +92,17 @@ class History(Generic[Key]):
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is kept."""
+        """Whether history is kept."""
         return self._rings_max >= 0
 
     @property
     def rings(self) -> int:
-        """Topics that have one."""
+        """Number of topics with a ring."""
         return len(self._rings)
 
     @property
     def rings_max(self) -> int:
-        """Topics that may have one."""
+        """Number of topics that may have a ring."""
         return max(0, self._rings_max)
 
     @property
@@ -105,12 +110,12 @@ class History(Generic[Key]):
         return self._samples % self._points
 
     def begin(self) -> None:
-        """A sample begins."""
+        """Begin a sample."""
         self._sums = [0.0] * len(FIELDS)
         self._left_out.clear()
 
     def add(self, key: Key, values: Sequence[float]) -> None:
-        """The values of one topic in this sample, in the order of `FIELDS`."""
+        """Add the values of one topic to the sample, in the order of `FIELDS`."""
         if not self.is_on:
             return
         for at, value in enumerate(values):
@@ -130,7 +135,7 @@ class History(Generic[Key]):
 
     def _ring_for(self, key: Key) -> _Ring | None:
         if len(self._rings) >= self._rings_max:
-            # A bounded list of names: further plots are empty without a word.
+            # The list of names is bounded: topics beyond it get empty plots without a notice.
             if len(self._left_out) < max(1, self._rings_max):
                 self._left_out.add(key)
             return None
@@ -138,7 +143,7 @@ class History(Generic[Key]):
         return self._rings[key]
 
     def finish(self, ended_ms: int) -> None:
-        """The sample is complete. `ended_ms`: wall clock."""
+        """Complete the sample. `ended_ms`: wall clock."""
         if not self.is_on:
             return
         nothing = [0.0] * len(FIELDS)
@@ -153,11 +158,11 @@ class History(Generic[Key]):
         self._ended_ms = ended_ms
 
     def whole(self) -> Plotted:
-        """What is kept of all topics together."""
+        """Return the plot of all topics together."""
         return self._plotted(self._whole, is_left_out=False)
 
     def of(self, key: Key) -> Plotted:
-        """What is kept of one topic."""
+        """Return the plot of one topic."""
         return self._plotted(self._rings.get(key), is_left_out=key in self._left_out)
 
     def _plotted(self, ring: _Ring | None, *, is_left_out: bool) -> Plotted:

@@ -1,9 +1,9 @@
-"""The page of `/metrics`: gathered in slices, written in portions; and a list of what is on it.
+"""The page of `/metrics`: gathered in slices, written in portions; and a catalogue of its metrics.
 
-Gathering walks over all topics of the broker, a bounded number at a stretch, and keeps one tuple of
-numbers for each that is shown. What is not shown, because topics are not to be shown or because
-there are too many, is added up by namespace: a series without the label `topic`. So sums over
-series are right whatever is shown. Writing begins when everything is gathered.
+Gathering passes over all topics of the broker, a bounded number at a time, and keeps one tuple of
+numbers for each topic that is shown. Topics that are not shown, by a setting or because there are
+too many, are summed by namespace: a series without the label `topic`. So sums over series are
+always correct. Writing begins when everything is gathered.
 """
 
 import asyncio
@@ -68,22 +68,22 @@ from magnetar.ledger.metric_fields import Kind
 from magnetar.sdk.wire import TopicName
 
 STEPS_AT_ONCE = 200
-"""Topics and subscriptions that are gathered before others get their turn: some milliseconds."""
+"""Topics and subscriptions gathered before other work gets its turn: some milliseconds."""
 
 
 class _Namespace:
-    """The topics of a namespace that have no series of their own, added up."""
+    """Sums of the topics of a namespace that have no series of their own."""
 
     __slots__ = ("delayed", "has_unshown", "replication", "sums", "topics")
 
     def __init__(self) -> None:
         self.topics = 0
-        """All of them, those with series as well."""
+        """Number of all topics of the namespace, those with series included."""
         self.has_unshown = False
         self.sums = [0.0] * len(of.TOPIC)
         self.delayed = 0
         self.replication: dict[str, tuple[float, ...]] = {}
-        """By the other cluster."""
+        """Values by remote cluster."""
 
 
 NAMESPACE: Sequence[Column[_Namespace]] = (
@@ -96,17 +96,18 @@ NAMESPACE: Sequence[Column[_Namespace]] = (
 
 
 class SumsOfCounters:
-    """Sums of the counters of changing sets of topics, made to behave as counters.
+    """Sums of the counters of changing sets of topics, adjusted to behave as counters.
 
-    When a topic leaves, the sum of what is left is smaller, which Prometheus would take for a
-    restart and count again. So what a sum has lost is added to it from then on.
+    When a topic leaves, the sum of the others is smaller. Prometheus would take that for a restart
+    and count again. So the lost amount is added to the sum from then on.
     """
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[list[float], list[float]]] = {}
 
     def adjusted(self, sums: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-        """The values to be shown of each namespace; those that are not given are forgotten."""
+        """Return the values to show for each namespace; namespaces that are not given are
+        forgotten."""
         now: dict[str, tuple[list[float], list[float]]] = {}
         shown: dict[str, list[float]] = {}
         for name, values in sums.items():
@@ -125,7 +126,7 @@ _KINDS = tuple(metric.kind for metric in of.TOPIC)
 
 
 class Gathering:
-    """One look at all topics, topic by topic."""
+    """One pass over all topics, topic by topic."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Gathering:
         *,
         cluster: str,
     ) -> None:
-        """`senders`: what copies topics to other clusters."""
+        """`senders`: senders that copy topics to other clusters."""
         self._sampler = sampler
         self._cluster = cluster
         self._senders: dict[TopicName, list[Sending]] = {}
@@ -152,7 +153,7 @@ class Gathering:
         self._counts_left_out = settings.expose_topic_level_metrics
         self.topics = 0
         self.sums = [0.0] * len(of.TOPIC)
-        """Over all topics, in the order of `TOPIC`."""
+        """Sums over all topics, in the order of `TOPIC`."""
         self.topics_left_out = 0
         self.subscriptions_left_out = 0
         self._topics = Table(of.TOPIC)
@@ -164,7 +165,7 @@ class Gathering:
         self._namespaces: dict[str, _Namespace] = {}
 
     def add(self, topic: Topic) -> int:
-        """Look at a topic; returns the work that was, in steps."""
+        """Gather a topic; return the number of steps that it took."""
         within = of.in_subscriptions(topic)
         look = of.look_at_topic(topic, self._sampler.topics.of(topic), within)
         values = values_of(of.TOPIC, look)
@@ -201,7 +202,7 @@ class Gathering:
         return 1 + self._add_subscriptions(topic, labels)
 
     def _replication_of(self, topic: Topic) -> Iterator[tuple[str, tuple[float, ...]]]:
-        """Rows of the table of replication, by the other cluster."""
+        """Yield the rows of the replication table, by remote cluster."""
         senders = self._senders.get(topic.name)
         if senders is None:
             return
@@ -238,7 +239,7 @@ class Gathering:
             self._consumers.add(labels_of(own), look)
 
     def tables(self, counters: SumsOfCounters) -> list[Table[Any]]:
-        """What was gathered; the last call."""
+        """Return what was gathered; no other call may follow."""
         counts = Table(NAMESPACE)
         shown = list(self._namespaces.items())[: self._topics_max]
         sums = counters.adjusted({name: each.sums for name, each in shown if each.has_unshown})
@@ -271,7 +272,7 @@ class Gathering:
 
 
 class MetricsPage:
-    """What `/metrics` of a broker shows."""
+    """The page of a broker's `/metrics`."""
 
     def __init__(self, broker: BrokerView) -> None:
         services = broker.services
@@ -295,17 +296,17 @@ class MetricsPage:
             self._others.register(collector)
 
     def start(self) -> None:
-        """Sample, and watch which servers come and go, from now on."""
+        """Start to sample, and to watch which servers come and go."""
         self.sampler.start()
         self.watch.start()
 
     async def stop(self) -> None:
-        """Sample and watch no longer."""
+        """Stop sampling and watching."""
         await self.sampler.stop()
         await self.watch.stop()
 
     async def gather(self) -> list[Table[Any]]:
-        """Everything of the broker and its topics, as of about now."""
+        """Gather the current values of the broker and its topics."""
         settings = self._broker.services.settings
         senders = list(self._broker.services.topics.replicating_senders)
         gathering = Gathering(settings, self.sampler, senders, cluster=settings.cluster_name)
@@ -321,7 +322,7 @@ class MetricsPage:
         ]
 
     async def written(self) -> AsyncIterator[str]:
-        """The page, in portions; others get their turn between them."""
+        """Yield the page in portions; other work gets its turn in between."""
         for table in await self.gather():
             for portion in portions(table):
                 yield portion
@@ -350,4 +351,4 @@ CATALOGUE: Mapping[str, Sequence[Named]] = {
     "subscription": (*SUBSCRIPTION, *INDEXED),
     "consumer": CONSUMER,
 }
-"""By the name of its table in docs/metrics.md."""
+"""All metrics, by the name of their table in docs/metrics.md."""

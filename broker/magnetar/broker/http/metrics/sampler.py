@@ -1,7 +1,7 @@
-"""The rates of everything on a broker, sampled once per interval, in slices.
+"""Rates of a broker, its topics and their clients, sampled once per interval, in slices.
 
-A slice is some hundred topics; between two of them the event loop does its work. Nothing is
-counted for this: a sample reads what topics, consumers and the tail cache count anyway.
+A slice is some hundred topics; between two slices the event loop does its work. Sampling needs no
+counters of its own: it reads those that topics, consumers and the tail cache keep anyway.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
 
 STEPS_AT_ONCE = 500
-"""Topics, subscriptions and consumers that are looked at before others get their turn."""
+"""Topics, subscriptions and consumers sampled before other work gets its turn."""
 
 _ONLY = ""
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Sampler:
-    """Rates of topics, subscriptions, consumers and the tail cache."""
+    """Samples the rates of topics, subscriptions, consumers and the tail cache."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Sampler:
         with_consumers: bool,
         history_bytes_max: int = 0,
     ) -> None:
-        """`history_bytes_max`: of what is kept for plots of the last hour; 0: nothing is."""
+        """`history_bytes_max`: memory for plots of the last hour, in bytes; 0 for no history."""
         self._list = topics
         self._pool = cache
         self._counters = counters
@@ -63,7 +63,7 @@ class Sampler:
             bytes_max=history_bytes_max, interval_s=interval_s
         )
         self.write_latency: Sequence[int] = counters.publish_latency.since(None)
-        """Entries of the last interval by how long they took, see `LatencyHistogram`."""
+        """Counts of the entries of the last interval by latency, see `LatencyHistogram`."""
         self.entry_sizes: Sequence[int] = counters.entry_sizes.since(None)
         self._latency_before = list(self.write_latency)
         self._sizes_before = list(self.entry_sizes)
@@ -72,16 +72,16 @@ class Sampler:
 
     @property
     def cache(self) -> Numbers:
-        """Looks into the tail cache per second that found something, and that did not."""
+        """Hits and misses of the tail cache per second."""
         return self._cache.of(_ONLY)
 
     def start(self) -> None:
-        """Sample from now on."""
+        """Start to sample."""
         assert self._running is None, "it samples already"
         self._running = asyncio.get_running_loop().create_task(self._run(), name="metrics-sampler")
 
     async def stop(self) -> None:
-        """Sample no longer."""
+        """Stop sampling."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -93,7 +93,7 @@ class Sampler:
             await asyncio.sleep(self._interval_s)
 
     async def sample(self) -> None:
-        """Take a sample; its rates are over the time since the one before."""
+        """Take a sample; its rates are over the time since the last one."""
         now_s = self._clock.monotonic_s()
         elapsed_s = 0.0 if self._sampled_at_s is None else now_s - self._sampled_at_s
         self._sampled_at_s = now_s
@@ -116,7 +116,7 @@ class Sampler:
         await self._keep()
 
     async def _keep(self) -> None:
-        """Keep what was just sampled, for plots."""
+        """Add the sample to the history for plots."""
         history, steps = self.history, 0
         if not history.is_on:
             return
@@ -146,14 +146,14 @@ class Sampler:
 
 class Rates(Generic[Key]):
     """Rates per second of several counters of each key, as of the last round: their growth between
-    two rounds, over the time between.
+    two rounds, divided by the time between.
 
-    What was not there in the round before counts from zero, and so does what counts from the start
-    again (its counters have become smaller). What has only zeros costs nothing to remember.
+    A key that was absent in the round before counts from zero. So does a key whose counters were
+    reset, which shows as smaller values. A key with only zeros takes no memory.
     """
 
     def __init__(self, counters: int) -> None:
-        """`counters`: how many each key has."""
+        """`counters`: number of counters per key."""
         self.nothing: Numbers = (0.0,) * counters
         self._before: dict[Key, Numbers] = {}
         self._now: dict[Key, Numbers] = {}
@@ -162,16 +162,17 @@ class Rates(Generic[Key]):
         self._per_s = 0.0
 
     def of(self, key: Key) -> Numbers:
-        """The rates of a key; zeros if it did not grow."""
+        """Return the rates of a key; zeros if its counters did not grow."""
         return self._rates.get(key, self.nothing)
 
     def begin(self, elapsed_s: float) -> None:
-        """A round begins, so long after the one before; 0: there was none, rates come later."""
+        """Begin a round. `elapsed_s` is the time since the last one; 0 for the first, which has no
+        rates."""
         self._per_s = 1 / elapsed_s if elapsed_s > 0 else 0.0
         self._now, self._next_rates = {}, {}
 
     def add(self, key: Key, counters: Numbers) -> None:
-        """The counters of one key in this round."""
+        """Add the counters of one key to the round."""
         if counters == self.nothing:
             return
         self._now[key] = counters
@@ -187,5 +188,5 @@ class Rates(Generic[Key]):
             )
 
     def finish(self) -> None:
-        """The round is over: its rates count from now on."""
+        """Complete the round and publish its rates."""
         self._before, self._rates = self._now, self._next_rates

@@ -1,9 +1,9 @@
 """Prometheus' text format, in portions. Pure.
 
-Prometheus wants all samples of a metric together. A `Table` has the values of many metrics for each
-of its rows (a topic, say), gathered at one time; the page is written from it metric by metric, a
-bounded number of lines per portion, so that neither the page of a large broker is ever whole in
-memory nor writing it takes long at a stretch.
+Prometheus expects all samples of a metric together. A `Table` has the values of many metrics for
+each of its rows (a topic, for example), gathered at one time. The page is written from it metric by
+metric, a bounded number of lines per portion. So the page of a large broker is never whole in
+memory, and writing it never blocks for long.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from typing import Generic, TypeVar
 from magnetar.ledger.metric_fields import Kind
 
 LINES_AT_ONCE = 1_000
-"""Of one portion: about half a millisecond of work, and 100 KB."""
+"""Lines per portion: about half a millisecond of work, and 100 KB."""
 
 Value = float | None
-"""None: the row has no sample of that metric."""
+"""Value of a sample; None if the row has no sample of the metric."""
 
 
 S = TypeVar("S")
@@ -24,7 +24,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A metric: its name as it is stored, `_total` included, and what it means."""
+    """A metric: its full name, `_total` included, and its meaning."""
 
     name: str
     kind: Kind
@@ -33,21 +33,21 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Column(Named, Generic[S]):
-    """A metric of a table, and how its value is read from what a row is about."""
+    """A metric of a table, with the function that reads its value from the subject of a row."""
 
     read: Callable[[S], float]
 
 
 @dataclass(slots=True)
 class Table(Generic[S]):
-    """Several metrics of the same things."""
+    """Several metrics of the same kind of subject."""
 
     metrics: Sequence[Column[S]]
     rows: list[tuple[str, Sequence[Value]]] = field(default_factory=list)
-    """Labels as `labels_of` writes them, and a value for each of the metrics."""
+    """Labels in the form of `labels_of`, and a value for each metric."""
 
     def add(self, labels: str, about: S) -> None:
-        """Add the row of one thing."""
+        """Add the row of one subject."""
         self.rows.append((labels, values_of(self.metrics, about)))
 
 
@@ -60,24 +60,24 @@ def gauge(name: str, text: str, read: Callable[[S], float]) -> Column[S]:
 
 
 def values_of(metrics: Sequence[Column[S]], about: S) -> tuple[float, ...]:
-    """The values of one thing, in the order of the metrics."""
+    """Return the values of one subject, in the order of the metrics."""
     return tuple([metric.read(about) for metric in metrics])
 
 
 def one_row(metrics: Sequence[Column[S]], about: S, labels: str = "") -> Table[S]:
-    """A table of one thing."""
+    """Return a table with one row."""
     return Table(metrics, [(labels, values_of(metrics, about))])
 
 
 def labels_of(labels: Mapping[str, str]) -> str:
-    """The labels of a sample: `{name="value",...}`, or nothing."""
+    """Return the labels of a sample: `{name="value",...}`, or an empty text."""
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items()) + "}"
 
 
 def portions(table: Table[S]) -> Iterator[str]:
-    """The table's part of a page; a metric without samples is left out."""
+    """Yield the table's part of a page. A metric without samples is left out."""
     for index, metric in enumerate(table.metrics):
         lines = [f"# HELP {metric.name} {_of_help(metric.text)}\n"]
         lines.append(f"# TYPE {metric.name} {metric.kind}\n")
@@ -98,8 +98,8 @@ def portions(table: Table[S]) -> Iterator[str]:
 def histogram(
     metric: Named, buckets: Sequence[tuple[str, float]], total: float, labels: str = ""
 ) -> str:
-    """A histogram with one set of buckets: (upper bound, occurrences at or below it), the last
-    being `+Inf`; `total`: the sum of what was observed."""
+    """Return the text of a histogram. `buckets` holds upper bounds with the number of occurrences
+    at or below them; the last bound is `+Inf`. `total` is the sum of the observed values."""
     inner = labels[1:-1] + "," if labels else ""
     lines = [f"# HELP {metric.name} {_of_help(metric.text)}\n# TYPE {metric.name} histogram\n"]
     lines += [

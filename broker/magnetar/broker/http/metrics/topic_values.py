@@ -1,8 +1,7 @@
-"""What is shown of topics, subscriptions and consumers: a row for each metric.
+"""Metrics of topics, subscriptions and consumers: a column for each.
 
-Names, types and labels are Pulsar's where it has the metric (its reference of metrics); what it
-lacks begins with `magnetar_`. Values add up, so that those of a namespace are the sums of its
-topics'.
+Names, types and labels are Pulsar's where it has the metric (its reference of metrics); other names
+begin with `magnetar_`. Values are additive, so those of a namespace are the sums of its topics'.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +21,11 @@ from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.subscription import Subscription
 
 Numbers = tuple[float, ...]
-"""Counters, or their rates, in one order."""
+"""Counters or their rates, in a fixed order."""
 
 
 class InSubscriptions(NamedTuple):
-    """What the subscriptions of a topic have together."""
+    """Sums over the subscriptions of a topic."""
 
     subscriptions: int
     consumers: int
@@ -35,7 +34,7 @@ class InSubscriptions(NamedTuple):
 
 
 class TopicLook(NamedTuple):
-    """A topic and what was read of it once, for all of its metrics."""
+    """A topic, with values that are read once for all of its metrics."""
 
     topic: Topic
     within: InSubscriptions
@@ -48,7 +47,7 @@ class TopicLook(NamedTuple):
     sent_bytes: int
     size: int
     features: Mapping[str, Any]
-    """What its features show in statistics."""
+    """Values that the topic's features show in statistics."""
 
 
 TOPIC: Sequence[Column[TopicLook]] = (
@@ -135,7 +134,7 @@ TOPIC: Sequence[Column[TopicLook]] = (
         lambda t: t.topic.use.evicted_entries,
     ),
 )
-"""Of a topic, or of all topics of a namespace."""
+"""Metrics of a topic, or of all topics of a namespace."""
 
 COMPACTION: Sequence[Column[CompactionStats]] = (
     gauge(
@@ -162,11 +161,11 @@ COMPACTION: Sequence[Column[CompactionStats]] = (
         lambda stats: stats.entries,
     ),
 )
-"""Of topics that were compacted since they were loaded."""
+"""Metrics of topics that were compacted since they were loaded."""
 
 
 class SubscriptionLook(NamedTuple):
-    """A subscription and what was read of it once, for all of its metrics."""
+    """A subscription, with values that are read once for all of its metrics."""
 
     subscription: Subscription
     backlog: int
@@ -178,7 +177,7 @@ class SubscriptionLook(NamedTuple):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether nothing is sent because too much is not acknowledged."""
+        """Whether delivery is stopped because of too many unacknowledged messages."""
         dispatcher = self.subscription.dispatcher
         return (
             isinstance(dispatcher, SharedDispatcher | KeySharedDispatcher)
@@ -240,7 +239,7 @@ SUBSCRIPTION: Sequence[Column[SubscriptionLook]] = (
         lambda s: len(s.subscription.consumers),
     ),
 )
-"""Of a subscription; of a namespace only what is delayed."""
+"""Metrics of a subscription; of a namespace, only the delayed entries."""
 
 INDEXED: Sequence[Column[int]] = (
     gauge(
@@ -249,15 +248,15 @@ INDEXED: Sequence[Column[int]] = (
         float,
     ),
 )
-"""Of subscriptions whose backlog in messages is known exactly."""
+"""Metrics of subscriptions whose backlog in messages is known exactly."""
 
 OF_NAMESPACE = tuple(each.name == "pulsar_subscription_delayed" for each in SUBSCRIPTION)
-"""Flags, one per metric of `SUBSCRIPTION`: whether a namespace has it too. Only delayed messages.
+"""Flags, one per metric of `SUBSCRIPTION`: whether namespaces have it, too. Only delayed entries.
 """
 
 
 class ConsumerLook(NamedTuple):
-    """A consumer and its rates."""
+    """A consumer with its rates."""
 
     consumer: Consumer
     rate_out: float
@@ -294,7 +293,7 @@ CONSUMER: Sequence[Column[ConsumerLook]] = (
 
 
 class CopyLook(NamedTuple):
-    """The copies of a topic to another cluster, and from there."""
+    """Copies of a topic to and from another cluster."""
 
     sender: Sending
     now_ms: int
@@ -352,7 +351,8 @@ REPLICATION: Sequence[Column[CopyLook]] = (
         lambda c: c.sender.delay_s(c.now_ms),
     ),
 )
-"""Of a topic and another cluster (label `remote_cluster`), or of all topics of a namespace."""
+"""Metrics of a topic and another cluster (label `remote_cluster`), or of all topics of a
+namespace."""
 
 _DELAY = len(REPLICATION) - 1
 
@@ -362,24 +362,25 @@ CONSUMER_COUNTERS = 3
 
 
 def counters_of_topic(topic: Topic) -> Numbers:
-    """What rates are made of: messages and bytes in and out, entries in."""
+    """Return the counters for rates: messages and bytes in and out, entries in."""
     sent, sent_bytes = topic.subscriptions.sent()
     line = topic.line
     return (line.messages_in, line.bytes_in, sent, sent_bytes, line.entries_in)
 
 
 def counters_of_subscription(subscription: Subscription) -> Numbers:
-    """Messages, bytes and redeliveries, those of consumers that have left included; expired."""
+    """Return messages, bytes and redeliveries, consumers that have left included; and expired
+    entries."""
     return (*subscription.sent(), subscription.expired_entries)
 
 
 def counters_of_consumer(consumer: Consumer) -> Numbers:
-    """Messages, bytes, redeliveries."""
+    """Return messages, bytes and redeliveries."""
     return (consumer.messages_out, consumer.bytes_out, consumer.messages_redelivered)
 
 
 def in_subscriptions(topic: Topic) -> InSubscriptions:
-    """The sums over a topic's subscriptions."""
+    """Return the sums over a topic's subscriptions."""
     consumers = backlog = delayed = 0
     for each in topic.subscriptions.values():
         if each.is_open:
@@ -390,7 +391,7 @@ def in_subscriptions(topic: Topic) -> InSubscriptions:
 
 
 def delayed_of(subscription: Subscription) -> int:
-    """Entries that are held back until they are due."""
+    """Return the number of entries that are held back until they are due."""
     context = subscription.context
     if context is None or context.delays is None:
         return 0
@@ -398,7 +399,7 @@ def delayed_of(subscription: Subscription) -> int:
 
 
 def look_at_topic(topic: Topic, rates: Numbers, within: InSubscriptions) -> TopicLook:
-    """`rates` in the order of `counters_of_topic`."""
+    """Read a topic's values. `rates` are in the order of `counters_of_topic`."""
     rate_in, bytes_rate_in, rate_out, bytes_rate_out, entries_rate = rates
     sent, sent_bytes = topic.subscriptions.sent()
     return TopicLook(
@@ -417,7 +418,7 @@ def look_at_topic(topic: Topic, rates: Numbers, within: InSubscriptions) -> Topi
 
 
 def compactions_of(topic: Topic) -> CompactionStats | None:
-    """What compactions came to since the topic was loaded; None: none has ended."""
+    """Return the results of compactions since the topic was loaded; None if none has ended."""
     compaction = topic.find(Compaction)
     if compaction is None:
         return None
@@ -426,13 +427,13 @@ def compactions_of(topic: Topic) -> CompactionStats | None:
 
 
 def look_at_subscription(subscription: Subscription, rates: Numbers) -> SubscriptionLook:
-    """`rates` in the order of `counters_of_subscription`."""
+    """Read a subscription's values. `rates` are in the order of `counters_of_subscription`."""
     backlog = subscription.cursor.backlog_entries
     return SubscriptionLook(subscription, backlog, delayed_of(subscription), *rates)
 
 
 def messages_in_backlog(topic: Topic, look: SubscriptionLook) -> int | None:
-    """Messages in a backlog, as they were last counted; None: they are not known exactly."""
+    """Return the messages in a backlog as last counted; None if they are not known exactly."""
     index = topic.find(MessageIndex)
     counted = index.counted if index is not None else None
     if counted is None:
@@ -441,17 +442,17 @@ def messages_in_backlog(topic: Topic, look: SubscriptionLook) -> int | None:
 
 
 def namespace_subscription_values(delayed: float) -> list[Value]:
-    """The row of a namespace in the table of subscriptions."""
+    """Return the row of a namespace in the table of subscriptions."""
     return [delayed if is_shown else None for is_shown in OF_NAMESPACE]
 
 
 def look_at_copies(sender: Sending, copier: Producer | None, now_ms: int) -> CopyLook:
-    """`copier`: the producer by which the other cluster copies here."""
+    """Read the values of copies. `copier`: the producer by which the other cluster copies here."""
     rate_in, bytes_rate_in, *_ = copier.rates(now_ms) if copier is not None else (0.0, 0.0)
     return CopyLook(sender, now_ms, rate_in, bytes_rate_in, *sender.figures.rates(now_ms))
 
 
 def with_replication(sums: Sequence[float], more: Sequence[float]) -> tuple[float, ...]:
-    """Two rows of the table `REPLICATION` as one."""
+    """Combine two rows of the table `REPLICATION`."""
     added = [a + b for a, b in zip(sums, more, strict=True)]
     return (*added[:_DELAY], max(sums[_DELAY], more[_DELAY]))

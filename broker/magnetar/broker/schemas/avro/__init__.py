@@ -1,4 +1,4 @@
-"""Avro: what a definition means, and whether data of one can be read as another."""
+"""Avro: parse definitions, and decide whether data of one can be read with another."""
 
 from magnetar.broker.schemas.avro.parsing import parse
 from magnetar.broker.schemas.avro.resolution import why_unreadable

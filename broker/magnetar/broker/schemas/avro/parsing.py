@@ -1,8 +1,8 @@
-"""Avro definitions, from JSON to types. Pure.
+"""Parse Avro definitions from JSON into types. Pure.
 
-Tolerant where Pulsar's clients are: a default need not fit its type (Pulsar's Python client writes
-a default of the second branch of a union), names may hold any letters, unknown attributes say
-nothing. Bounded in depth and size, because whoever connects may send one.
+The parser is as tolerant as Pulsar's clients: a default need not fit its type (Pulsar's Python
+client writes a default of the second branch of a union), names may hold any letters, and unknown
+attributes are ignored. Depth and size are limited, because any client may send a definition.
 
 Source: Avro specification 1.12, "Schema Declaration" and "Names".
 """
@@ -26,20 +26,20 @@ from magnetar.broker.schemas.avro.types import (
 from magnetar.broker.schemas.errors import InvalidSchemaError
 
 DEPTH_MAX = 64
-"""Of types in types; a definition is taken apart by recursion."""
+"""Nesting depth of types, at most: the parser recurses."""
 
 TYPES_MAX = 10_000
-"""Types, references to types included, in one definition."""
+"""Types in one definition, at most; references count."""
 
 _PRIMITIVES = {each.value: each for each in Primitive}
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
 def parse(definition: Any) -> AvroType:
-    """The type that a definition describes, given as JSON that is parsed already.
+    """Return the type that a definition describes, given as parsed JSON.
 
     Raises:
-        InvalidSchemaError: it is no Avro definition, or too large.
+        InvalidSchemaError: it is not an Avro definition, or too large.
     """
     return _Parser().type_of(definition, "", 0)
 
@@ -142,7 +142,7 @@ class _Parser:
         if not isinstance(fields, list):
             raise InvalidSchemaError(f"record {_short(name)}: its fields are no list")
         record = Record(name, aliases)
-        self._define(record)  # Before its fields: they may hold it.
+        self._define(record)  # Before its fields, which may refer to it.
         inner = name.rpartition(".")[0]
         for each in fields:
             field = self._field(each, name, inner, depth)
@@ -172,7 +172,7 @@ def _part(definition: dict[str, Any], name: str) -> Any:
 
 
 def _names(definition: dict[str, Any], outer: str) -> tuple[str, frozenset[str]]:
-    """The full name of a type, and its full aliases."""
+    """Return the full name of a type, and its full aliases."""
     kind = definition["type"]
     given = definition.get("name")
     simple = given.rpartition(".")[2] if isinstance(given, str) else given

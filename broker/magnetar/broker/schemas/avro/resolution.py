@@ -1,11 +1,11 @@
-"""Whether whoever has one Avro definition can read what another one has written. Pure.
+"""Decide whether a reader with one Avro definition can read data written with another. Pure.
 
-The rules of the Avro specification 1.12, "Schema Resolution", with the shape of Pulsar's use of
-them: the record at the top may have any name, because clients name it after a class, and classes
-are renamed. Inside, names count without their namespaces, and the reader's aliases count.
+The rules are those of the Avro specification 1.12, "Schema Resolution", adapted to Pulsar's use of
+them. The record at the top may have any name, because clients name it after a class, and classes
+get renamed. Inside, names count without their namespaces, and the reader's aliases count.
 
-Definitions may hold themselves. A pair that is being looked at counts as readable; what was
-concluded from that is forgotten when the pair turns out not to be.
+Definitions may be recursive. A pair that is being compared counts as readable. If it turns out not
+to be, all conclusions drawn from it are dropped.
 """
 
 from collections.abc import Iterable
@@ -24,10 +24,11 @@ from magnetar.broker.schemas.avro.types import (
 )
 
 STEPS_MAX = 100_000
-"""Pairs of types that are compared, before definitions count as too different to tell."""
+"""Pairs of types to compare, at most; larger comparisons count as not readable."""
 
 DEPTH_MAX = 200
-"""Of pairs in pairs: types that refer to each other may go deeper than definitions nest."""
+"""Nesting depth of pairs, at most: types that refer to each other may go deeper than definitions
+nest."""
 
 _PROMOTIONS = {
     (Primitive.INT, Primitive.LONG),
@@ -39,18 +40,19 @@ _PROMOTIONS = {
     (Primitive.STRING, Primitive.BYTES),
     (Primitive.BYTES, Primitive.STRING),
 }
-"""What was written, and what it can be read as."""
+"""Pairs of a written type and another type that can read it."""
 
 
 def why_unreadable(*, reader: AvroType, writer: AvroType) -> str | None:
-    """What of the writer's data the reader cannot read, and where; None: it reads all of it."""
+    """Return what of the writer's data the reader cannot read, and where; None if it reads all of
+    it."""
     return _Comparison().compare(reader, writer, "", is_top=True)
 
 
 class _Comparison:
     def __init__(self) -> None:
         self._readable: dict[tuple[int, int], None] = {}
-        """Pairs that are readable, or being looked at, in the order in which they were met."""
+        """Pairs that are readable or being compared, in the order of their first comparison."""
         self._steps = 0
         self._depth = 0
 
@@ -117,7 +119,7 @@ class _Comparison:
             if found is None:
                 return None
             if type(branch) is type(writer) and not isinstance(branch, Primitive):
-                problem = found  # Says more than that there is no such branch.
+                problem = found  # Says more than that no branch fits.
         return problem or f"{_at(path)}: no type of the union reads {name_of(writer)}"
 
     def _compare_fields(self, reader: Record, writer: Record, path: str) -> str | None:

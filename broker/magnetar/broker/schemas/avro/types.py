@@ -1,8 +1,8 @@
-"""Avro types, as far as reading depends on them. Pure.
+"""Avro types, as far as resolution depends on them. Pure.
 
-Named types refer to each other in circles, so these are objects with identity, complete once the
-whole definition is parsed. Logical types, docs, orders and the values of defaults are not here:
-whether bytes can be read does not depend on them.
+Named types refer to each other in cycles. So these are objects with identity, complete once the
+whole definition is parsed. Logical types, docs, orders and the values of defaults are left out:
+they do not decide whether bytes can be read.
 """
 
 from dataclasses import dataclass, field
@@ -40,9 +40,9 @@ class Union:
 @dataclass(slots=True, eq=False)
 class Fixed:
     name: str
-    """With its namespace."""
+    """Full name, with its namespace."""
     aliases: frozenset[str]
-    """With theirs."""
+    """Full names, with their namespaces."""
     size: int
 
 
@@ -52,7 +52,7 @@ class Enumeration:
     aliases: frozenset[str]
     symbols: frozenset[str]
     default: str | None
-    """What a reader takes for symbols that it does not know."""
+    """Symbol that a reader uses for symbols that it does not know; None if there is none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +75,7 @@ AvroType = Primitive | Array | Map | Union | Fixed | Enumeration | Record
 
 
 def name_of(avro_type: AvroType) -> str:
-    """What the type is called in messages."""
+    """Return the name of the type for error texts."""
     match avro_type:
         case Primitive():
             return avro_type.value

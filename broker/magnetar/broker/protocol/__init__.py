@@ -1,1 +1,1 @@
-"""The door of the binary protocol: sockets, connections, commands."""
+"""The server side of the binary protocol: sockets, connections, commands."""

@@ -1,19 +1,20 @@
-"""Client connections of the binary protocol: the core of each, its socket, and the server that
-listens.
+"""Client connections of the binary protocol: the core of each, its socket, and the listening
+server.
 
-`Connection` is the core. Bytes come in through `receive`, frames go out through the `Link`, which
-has the socket, the tasks and the timers; there are none here. Commands are handled in the order of
-arrival; requests that have to wait (for a topic to load, for a cursor) become tasks of the link and
-are answered when they are done. Request ids are only echoed, never used as keys: clients use the
-same number twice at a time (trap 3).
+`Connection` is the core. Bytes come in through `receive`, and frames go out through the `Link`. The
+link has the socket, the tasks and the timers; the core has none. Commands are handled in the order
+of arrival. Requests that must wait (for a topic to load, for a cursor) become tasks of the link,
+and are answered when they are done. Request ids are only echoed, never used as keys: clients may
+use one number twice at a time (trap 3).
 
-States: nothing but CONNECT is allowed first, and only once. Whatever breaks the protocol ends the
-connection with one log line; it never harms others.
+The first command must be CONNECT, and only the first. A protocol violation ends the connection with
+one log line, and never affects others.
 
 Back-pressure: a connection is not read while it has too many unpersisted publishes, while the
-broker as a whole has, or while the client leaves too many answers unread. All connections together
-have a share of each turn of the event loop (`TurnShares`); what came beyond it waits here, unread
-connections wait with it, and so a turn stays short whatever clients send.
+broker as a whole has too many, or while the client leaves too many answers unread. All connections
+together have a share of each turn of the event loop (`TurnShares`). Commands beyond that share wait
+here for a later turn, and the connection is not read meanwhile. So a turn stays short whatever
+clients send.
 
 `BinaryServer` is the shell: it listens, and gives each socket a connection and a timer.
 """
@@ -64,29 +65,31 @@ from magnetar.sdk.wire.pulsar_pb2 import CommandConnect
 _log = structlog.get_logger()
 
 PROTOCOL_VERSION = 21
-"""The highest version this broker speaks; 21 is AUTO_CONSUME in the schema of a consumer."""
+"""Highest protocol version of this broker; 21 adds AUTO_CONSUME in the schema of a consumer."""
 
 ENTRY_METADATA_VERSION_MIN = 18
-"""Clients below this protocol version are not sent broker entry metadata."""
+"""Lowest protocol version whose clients may be sent broker entry metadata."""
 
 HANDSHAKE_FRAME_BYTES_MAX = 128 * 1024
-"""Before CONNECT nobody may make the broker buffer more than a large token."""
+"""Frame limit before CONNECT, in bytes: room for a large token, and no more for unauthenticated
+clients."""
 
 _LEAVING_S_MAX = 0.005
-"""Of one turn of the event loop, for connections to leave. The last of them may take longer."""
+"""Time for connections to leave in one turn of the event loop, in seconds. The last one may exceed
+it."""
 
 COMMAND_COST_BYTES = 2 << 10
-"""What a command counts of a turn beside its bytes: all that follows from one takes some tens of
-microseconds."""
+"""Cost of a command in the share of a turn, in bytes, beside its own: handling one takes some tens
+of microseconds."""
 
 REQUEST_COST_BYTES = 32 << 10
-"""What a request counts of a turn that opens, closes, moves or looks up something: some tenths of
-a millisecond."""
+"""Cost of a request that opens, closes, moves or looks up something, in bytes of a turn's share: it
+takes some tenths of a millisecond."""
 
 IDS_PER_TURN = 500
-"""Message ids of one command that are handled in a turn; the others wait for further ones."""
+"""Most message ids of one command that are handled in a turn; the others wait for later turns."""
 ID_COST_BYTES = 512
-"""What one of them counts in the share of a turn, beside its bytes."""
+"""Cost of one message id in the share of a turn, in bytes, beside its own."""
 
 _CHEAP = frozenset(
     {BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG, BaseCommand.SEND}
@@ -101,8 +104,8 @@ class Connection:
     def __init__(
         self, io: LinkIO, services: Services, address: str, *, certificate_role: str = ""
     ) -> None:
-        """`certificate_role`: the name in the client's certificate, if the handshake of TLS has
-        verified one."""
+        """`certificate_role`: name in the client's certificate, if the TLS handshake has verified
+        one."""
         self.services = services
         self.link = link = Link(io, services.settings, services.counters, services.clock, address)
         link.on_room = self._check_pressure
@@ -122,16 +125,17 @@ class Connection:
         self._is_ping_unanswered = False
         self._shares = services.shares
         self._is_resting = False
-        """The turn of the loop is used up; it waits for a later one."""
+        """Whether the turn of the loop is used up, so that the connection waits for a later one."""
         self._frames: list[tuple[bytes, bytes]] = []
-        """Received, and not handled in their turn: commands with their payloads."""
+        """Received commands, with their payloads, that wait for a later turn."""
         self._long: LongAcknowledgement | None = None
-        """One that is being handled, in this turn and further ones."""
+        """Acknowledgement that is being handled in this turn and later ones; None if there is
+        none."""
         self._held_bytes = 0
-        """Received when the turn was used up already."""
+        """Bytes received after the turn was used up."""
         limit = services.settings.commands_per_s_max
         self._commands: TokenBucket | None = None
-        """Room for commands beside messages; None: there is no limit."""
+        """Rate limit for commands other than SEND; None if there is no limit."""
         if limit:
             now_s = services.clock.monotonic_s
             self._commands = TokenBucket(now_s, per_period=limit, period_s=1.0)
@@ -141,12 +145,12 @@ class Connection:
     def _told_of_changes(
         self,
     ) -> tuple[TopicWatchers | LayoutSessions | SegmentConsumers | ScalableWatches, ...]:
-        """Parts that tell the client what has changed, when it reads."""
+        """Parts that notify the client of changes, as far as it reads."""
         return self.watchers, self.layouts, self.segment_consumers, self.scalable_watches
 
     @property
     def is_connected(self) -> bool:
-        """The handshake is done."""
+        """Whether the handshake is complete."""
         return self._is_connected
 
     @property
@@ -156,8 +160,10 @@ class Connection:
     # Input
 
     def receive(self, data: bytes) -> None:
-        """Handle the commands that `data` completes: now, or in later turns of the loop if there
-        is too much to do in this one."""
+        """Handle the commands that `data` completes.
+
+        If this turn of the loop has no room for them, later turns handle them.
+        """
         if self.link.is_closed:
             return
         self._has_heard = True
@@ -177,10 +183,10 @@ class Connection:
             self._handle(frames)
 
     def _handle(self, frames: list[tuple[bytes, bytes]]) -> None:
-        """Handle what the turn has room for; the rest waits for others."""
+        """Handle as many frames as the turn has room for; the rest waits for later turns."""
         self.link.heard_ms = (
             self.services.clock.wall_ms()
-        )  # once, whatever the commands note it for
+        )  # read once for all of these commands, whatever they note it for
         count = self._shares.requests_left
         now, self._frames = (
             (frames, []) if len(frames) <= count else (frames[:count], frames[count:])
@@ -208,7 +214,7 @@ class Connection:
             self._long = None
 
     def _handle_all(self, frames: list[tuple[bytes, bytes]]) -> int:
-        """Handle frames until a request has used up the turn; returns how many."""
+        """Handle frames until a request has used up the turn; return how many were handled."""
         publishing = self.publishing
         messages = handled = 0
         for raw, payload in frames:
@@ -220,11 +226,12 @@ class Connection:
             elif start == ACK_START and self._is_connected and (ack := parse_single_ack(raw)):
                 self.consuming.on_single_ack(ack)
             else:
-                # How a frame begins says nothing of it: of fields that come twice the last counts.
+                # The beginning of a frame proves nothing: of fields that occur twice, the last
+                # counts.
                 command = parse_command(raw)
                 messages += command.type == BaseCommand.SEND
                 if LongAcknowledgement.is_one(command, IDS_PER_TURN):
-                    # All that comes behind it waits until its last piece is handled.
+                    # Everything after it waits until its last piece is handled.
                     self._long = LongAcknowledgement(command)
                     self._go_on_acknowledging(self._long)
                     break
@@ -249,7 +256,7 @@ class Connection:
         if kind == BaseCommand.SEND and self._is_connected:
             self.publishing.on_send(send_of(command.send), payload)
             return
-        # Whatever follows a SEND must find it on its way to the log.
+        # A command after a SEND must find that message appended.
         self.publishing.flush()
         if not self._is_connected and kind != BaseCommand.CONNECT:
             raise ProtocolViolationError(f"{COMMAND_FIELDS[kind]} before connect")
@@ -259,14 +266,14 @@ class Connection:
         handler(command)
 
     def _rest(self) -> None:
-        """Go on in a later turn of the loop: busy clients must not keep it to themselves."""
+        """Continue in a later turn of the loop, so that busy clients do not monopolize it."""
         if not self._is_resting:
             self._is_resting = True
             self._shares.wait(self)
         self._check_pressure()
 
     def go_on(self) -> None:
-        """A later turn of the loop has room for it."""
+        """Continue: a later turn of the loop has room."""
         self._is_resting = False
         held_bytes, self._held_bytes = self._held_bytes, 0
         self._shares.use_bytes(held_bytes)
@@ -279,7 +286,7 @@ class Connection:
             else:
                 self._handle(self._frames)
         except BaseException:
-            self.drop()  # as the loop does with a connection whose `receive` fails
+            self.drop()  # as the event loop does if `receive` raises
             raise
 
     def _make_handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
@@ -314,14 +321,17 @@ class Connection:
             and link.protocol_version >= ENTRY_METADATA_VERSION_MIN
             and connect.feature_flags.supports_broker_entry_metadata
         )
-        # Apache's replicator counts metadata to the message, adds to them, and passes over for good
-        # what is too large then: a chunk that fills the limit would be lost (rule 18.12).
+        # Apache's replicator counts metadata as part of the message, adds to them, and skips for
+        # good what is then too large: a chunk that fills the limit would be lost (rule 18.12).
         is_replicator = connect.feature_flags.supports_repl_dedup_by_lid_and_eid
         self.login.begin(connect, partial(self._welcome, FRAME_SLACK_BYTES if is_replicator else 0))
 
     def _welcome(self, slack_bytes: int) -> None:
-        """`slack_bytes`: by how much the limit that the client is told is above payloads' own; 0:
-        it is no replicator."""
+        """Complete the handshake.
+
+        `slack_bytes`: how much the limit announced to the client exceeds that of payloads; 0 if it
+        is no replicator.
+        """
         settings = self.services.settings
         takes_acks = (
             settings.replicated_subscriptions_enabled
@@ -350,7 +360,7 @@ class Connection:
     # The socket
 
     def on_writable(self, is_writable: bool) -> None:
-        """The transport's buffer has passed its high or low mark."""
+        """Handle that the transport's buffer has passed its high or low mark."""
         self.link.is_writable = is_writable
         if is_writable:
             self.consuming.wake()
@@ -361,7 +371,7 @@ class Connection:
     # Keeping alive
 
     def on_tick(self) -> None:
-        """One keep-alive interval has passed."""
+        """Handle the end of a keep-alive interval."""
         self.publishing.on_tick()
         self.consuming.on_tick()
         if not self._is_connected:
@@ -376,7 +386,7 @@ class Connection:
     # Back-pressure
 
     def _check_pressure(self) -> None:
-        """Read, or not."""
+        """Resume or pause reading, depending on the pressure."""
         link = self.link
         if link.is_closed:
             return
@@ -397,17 +407,17 @@ class Connection:
     # Closing
 
     def drop(self) -> None:
-        """Close at once and give up everything the connection holds."""
+        """Close at once, and release everything that the connection holds."""
         self.link.drop()
 
     def close(self) -> None:
-        """Close after what was written is sent, and give up everything."""
+        """Close after sending what was written, and release everything."""
         self.link.close()
 
     def lost(self) -> None:
-        """The connection is gone: its producers and consumers leave at once.
+        """Handle the loss of the connection: its producers and consumers leave at once.
 
-        What it has leads to it no more: it is freed as soon as nothing under way needs it.
+        Its parts no longer refer to it, so it is freed as soon as no running request needs it.
         """
         if self.link.is_closed:
             return
@@ -422,7 +432,7 @@ class Connection:
 
 
 class _ConnectionShell(asyncio.Protocol):
-    """One socket: feeds its connection, carries out what that decides."""
+    """One socket: feeds its connection, and carries out the connection's decisions."""
 
     def __init__(self, server: "BinaryServer") -> None:
         self._server = server
@@ -462,7 +472,8 @@ class _ConnectionShell(asyncio.Protocol):
         if self._tick is not None:
             self._tick.cancel()
             self._tick = None
-        # Each knows the other: one of them has to let go, or neither is freed by itself.
+        # Shell and connection refer to each other: without this, only a garbage collection frees
+        # them.
         connection, self._connection = self._connection, None
         if connection is not None:
             self._server.lost(connection)
@@ -508,7 +519,7 @@ class _ConnectionShell(asyncio.Protocol):
 
 
 class BinaryServer:
-    """Listens for clients of the binary protocol."""
+    """Server for clients of the binary protocol."""
 
     def __init__(self, services: Services, network: Network) -> None:
         self.services = services
@@ -526,19 +537,20 @@ class BinaryServer:
         self._is_accepting = False
         self._is_full = False
         self._leaving: deque[Connection] = deque()
-        """Without a socket, and with producers and consumers that have not left yet."""
+        """Connections without a socket, whose producers and consumers have not all left yet."""
         self._leave_until_s: float | None = None
-        """Until when connections leave in this turn of the event loop; None: none has."""
+        """End of the time for leaving in this turn of the event loop; None if none has left in
+        it."""
 
     @property
     def port(self) -> int:
-        """The port that clients connect to."""
+        """Port that clients connect to."""
         assert self._listener is not None, "the server is not started"
         return self._listener.port
 
     @property
     def tls_port(self) -> int | None:
-        """The port for TLS; None: there is none."""
+        """Port for TLS; None if TLS is off."""
         return self._tls_listener.port if self._tls_listener is not None else None
 
     @property
@@ -547,14 +559,14 @@ class BinaryServer:
 
     @property
     def clients(self) -> Collection[Connection]:
-        """The connections."""
+        """Connections of this server."""
         return self._connections.all
 
     async def start(self, tls: Network | None = None) -> None:
-        """Listen; with a network for TLS on its port, too.
+        """Listen; with a network for TLS, on its port, too.
 
         Raises:
-            ListenError: an address is taken or not ours.
+            ListenError: an address is in use, or is not one of this host.
         """
         settings = self.services.settings
         self._is_accepting = True
@@ -578,21 +590,21 @@ class BinaryServer:
             ) from error
 
     async def stop_accepting(self) -> None:
-        """Take no more connections; those that exist stay."""
+        """Accept no more connections; existing ones stay."""
         self._is_accepting = False
         for listener in (self._listener, self._tls_listener):
             if listener is not None:
                 await listener.close()
 
     def close_connections(self) -> None:
-        """Close every connection, after what was written is sent."""
+        """Close every connection, after sending what was written."""
         for connection in list(self._connections.all):
             connection.close()
 
     def admit(
         self, shell: _ConnectionShell, address: str, certificate_role: str
     ) -> Connection | None:
-        """A connection for a new socket; None if there are too many."""
+        """Return a connection for a new socket; None if there are too many."""
         counters = self.services.counters
         if not self._is_accepting:
             return None
@@ -609,8 +621,11 @@ class BinaryServer:
         return connection
 
     def lost(self, connection: Connection) -> None:
-        """The socket of a connection is gone. Its producers and consumers leave at once; but of
-        many that are lost in one turn of the event loop some leave in further turns."""
+        """Handle the loss of a connection's socket.
+
+        Its producers and consumers leave at once. If many connections are lost in one turn of the
+        event loop, some leave in later turns.
+        """
         self._connections.give_back(connection)
         self._is_full = False
         self._leaving.append(connection)
@@ -623,7 +638,7 @@ class BinaryServer:
         asyncio.get_running_loop().call_soon(self._go_on_leaving)
 
     def _go_on_leaving(self) -> None:
-        """A further turn."""
+        """Continue leaving in a later turn."""
         self._leave_until_s = None
         if self._leaving:
             self._begin_leaving()

@@ -1,12 +1,12 @@
-"""The consuming side of one connection: SUBSCRIBE, FLOW, ACK and everything about a consumer.
+"""The consuming side of one connection: SUBSCRIBE, FLOW, ACK and all other commands of consumers.
 
-FLOW, ACK and redelivery are handled at once; what touches a cursor's place (SUBSCRIBE, UNSUBSCRIBE,
-SEEK) runs as a task. Commands for a consumer that is gone are normal (acknowledgements may arrive
-after an unsubscribe) and ignored, unless they are requests, which get an answer.
+FLOW, ACK and redelivery are handled at once. Commands that affect a cursor's place (SUBSCRIBE,
+UNSUBSCRIBE, SEEK) run as tasks. Commands for a consumer that has left are normal (acknowledgements
+may arrive after an unsubscribe) and ignored, unless they are requests, which get an answer.
 
-A SUBSCRIBE loads the topic, creates the subscription if need be, and has a new one begin where the
-request says (`Attacher`). Clients collect acknowledgements, and most of them are consecutive: they
-are taken as ranges (`acknowledge`).
+A SUBSCRIBE loads the topic, creates the subscription if need be, and starts a new one where the
+request says (`Attacher`). Clients collect acknowledgements, most of them consecutive, so they are
+taken as ranges (`acknowledge`).
 """
 
 import asyncio
@@ -76,7 +76,7 @@ _RANGE_ENTRIES_MIN = 4
 
 
 class Attached:
-    """A consumer and the place it has."""
+    """A consumer with its subscription and topic."""
 
     __slots__ = ("consumer", "subscription", "topic")
 
@@ -87,7 +87,7 @@ class Attached:
 
 
 class _Pending:
-    """A consumer that is being created; closing it before that is done cancels it."""
+    """A consumer that is being created; closing it before the end cancels the creation."""
 
     __slots__ = ("is_cancelled",)
 
@@ -105,7 +105,8 @@ class Consuming:
         self._consumers: dict[int, Attached] = {}
         self._creating: dict[int, _Pending] = {}
         self._closed_until_s: dict[int, float] = {}
-        """Consumers that the broker closed: acknowledgements under way are told so for a while."""
+        """Until when, monotonic seconds, late acknowledgements of consumers that the broker closed
+        get an error."""
 
     def consumers(self) -> Sequence[tuple[TopicName, Subscription, Consumer]]:
         """Return the connected consumers, each with its topic and subscription."""
@@ -131,12 +132,13 @@ class Consuming:
         }
 
     def wake(self) -> None:
-        """The connection can take more."""
+        """Wake the subscriptions: the connection can take more."""
         for attached in list(self._consumers.values()):
             attached.subscription.wake()
 
     def _attached(self, consumer_id: int) -> Attached:
-        """
+        """Return the consumer with an id.
+
         Raises:
             BrokerMetadataError: there is no such consumer.
         """
@@ -171,8 +173,8 @@ class Consuming:
             )
             attached = await attacher.attach(request)
         except ServiceNotReadyError as error:
-            # The official client hangs on a retryable error here (trap 10); it recovers from a
-            # lost connection. The load was tried for as long as the client waits anyway.
+            # The official client hangs on a retryable error here (trap 10); it recovers from a lost
+            # connection. Loading was tried for as long as the client waits anyway.
             raise ProtocolViolationError(f"subscribe is given up: {error}") from error
         finally:
             if self._creating.get(consumer_id) is pending:
@@ -181,7 +183,8 @@ class Consuming:
             attached.topic.subscriptions.left(attached.subscription, attached.consumer)
             return
         if attached.consumer.is_closed:
-            # The topic was closed in the same moment: as if it had happened a little later.
+            # The topic was closed at the same moment: answer as if that had happened a little
+            # later.
             self._link.write(replies.success(request.request_id))
             self._link.write(replies.close_consumer(consumer_id))
             return
@@ -197,7 +200,7 @@ class Consuming:
             attached.subscription.flow(attached.consumer, flow.messagePermits)
 
     def on_single_ack(self, ack: SingleAck) -> None:
-        """As nearly always: one entry as a whole, and nobody waits for an answer."""
+        """Acknowledge one entry as a whole, without an answer: by far the most frequent kind."""
         attached = self._consumers.get(ack.consumer_id)
         if attached is not None and attached.topic.tenure.holds():
             position = Position(ack.ledger_id, ack.entry_id)
@@ -213,7 +216,7 @@ class Consuming:
         if attached is not None and attached.topic.tenure.holds():
             acknowledge(attached, ack)
         elif attached is not None or ack.consumer_id in self._closed_until_s:
-            # Not taken: the message comes again, wherever the topic is served now.
+            # Not acknowledged: the message is delivered again, wherever the topic is served now.
             error = ServiceNotReadyError(f"the topic of consumer {ack.consumer_id} has moved")
         if not ack.HasField("request_id"):
             return
@@ -283,7 +286,7 @@ class Consuming:
         self._link.write(replies.success(request.request_id))
 
     def _closed_by_broker(self, consumer: Consumer, destination: Destination | None) -> None:
-        """The consumer was closed: tell the client, which subscribes again under the same id."""
+        """Tell the client that the consumer was closed; it subscribes again under the same id."""
         attached = self._consumers.get(consumer.consumer_id)
         if attached is not None and attached.consumer is consumer:
             del self._consumers[consumer.consumer_id]
@@ -295,7 +298,7 @@ class Consuming:
             self._link.write(replies.close_consumer(consumer.consumer_id, url))
 
     def on_tick(self) -> None:
-        """Forget closed consumers whose last acknowledgements must have arrived."""
+        """Forget closed consumers whose last acknowledgements must have arrived by now."""
         now_s = self._services.clock.monotonic_s()
         for consumer_id in [each for each, until in self._closed_until_s.items() if until <= now_s]:
             del self._closed_until_s[consumer_id]
@@ -306,7 +309,8 @@ class Consuming:
             del self._consumers[consumer_id]
 
     def lost(self) -> None:
-        """The connection is gone: everybody leaves, some at once and some in each further turn."""
+        """Handle the loss of the connection: its consumers leave, some at once, some in each later
+        turn."""
         consumers, self._consumers = self._consumers, {}
         _leave(list(consumers.values()))
 
@@ -343,7 +347,7 @@ class Consuming:
             raise UnknownFailureError(f"the position was not found: {error}") from error
         self._link.write(replies.success(request.request_id))
 
-    # Questions
+    # Queries
 
     def _on_last_message_id(self, request: CommandGetLastMessageId) -> None:
         self._link.start(self._last_message_id(request), partial(_refuse, request.request_id))
@@ -366,9 +370,9 @@ class Consuming:
 
 
 def _leave(leaving: list[Attached]) -> None:
-    """Take consumers out of their subscriptions, those of one subscription together.
+    """Remove consumers from their subscriptions, those of one subscription together.
 
-    Of a connection with thousands of them this takes a while, in which nobody else may wait.
+    With thousands of consumers this takes a while, during which other connections must not wait.
     """
     groups: dict[Subscription, list[Attached]] = {}
     for attached in leaving[:_LEAVING_PER_TURN]:
@@ -386,7 +390,7 @@ def _refuse(request_id: int, error: RequestError) -> bytes:
 
 
 class Attacher:
-    """Takes consumers of one connection in."""
+    """Attaches consumers of one connection to subscriptions."""
 
     def __init__(
         self, link: Link, services: Services, login: Login, *, on_closed: OnClosed
@@ -397,9 +401,10 @@ class Attacher:
         self._on_closed = on_closed
 
     async def attach(self, request: CommandSubscribe) -> Attached:
-        """Load the topic and join the subscription; a topic that closes meanwhile is loaded again,
-        and a cursor that cannot be opened now is tried again: an error would hang the official
-        client (trap 10).
+        """Load the topic and join the subscription.
+
+        A topic that closes meanwhile is loaded again, and a cursor that cannot be opened now is
+        retried: an error would hang the official client (trap 10).
 
         Raises:
             RequestError
@@ -445,7 +450,7 @@ class Attacher:
             else:
                 break
         try:
-            # It may have been taken away while the topic was loaded.
+            # The right may have been revoked while the topic was loaded.
             await self._login.check(Action.CONSUME, wanted)
             if self._asks_for_replication(request, topic) and not subscription.is_replicated:
                 await subscription.set_replicated(True)
@@ -473,8 +478,10 @@ class Attacher:
         )
 
     def _asks_for_replication(self, request: CommandSubscribe, topic: Topic) -> bool:
-        """Whether other clusters are to keep the subscription in step. A consumer that does not
-        say so changes nothing about one that is kept."""
+        """Whether the consumer requests replication of its subscription to other clusters.
+
+        A consumer without this request does not end the replication of a subscription.
+        """
         return (
             request.replicate_subscription_state
             and request.durable
@@ -483,7 +490,8 @@ class Attacher:
         )
 
     def _check_rate(self, topic: Topic, request: CommandSubscribe) -> None:
-        """
+        """Count the SUBSCRIBE against the subscribe rate.
+
         Raises:
             NotAllowedError: this consumer subscribes too often.
         """
@@ -518,14 +526,15 @@ class Attacher:
     async def _initial_position(
         self, request: CommandSubscribe, topic: Topic
     ) -> tuple[Position, Sequence[int]]:
-        """The first entry that a new subscription delivers."""
+        """Return the first entry that a new subscription delivers, and the ack_set words of it."""
         rollback_s = request.start_message_rollback_duration_sec
         if rollback_s > 0:
             since_ms = max(0, self._services.clock.wall_ms() - rollback_s * 1000)
             return await position_at_time(topic.log, since_ms), ()
         if not request.durable and request.HasField("start_message_id"):
             start = position_of(request.start_message_id)
-            # A start beyond the end names no message: the initial position decides, as without it.
+            # A start beyond the end names no message: the initial position applies, as if there
+            # were none.
             if start <= topic.log.last_confirmed:
                 return start, ()
         if request.initialPosition == CommandSubscribe.Earliest:
@@ -545,14 +554,14 @@ def _key_shared_mode(request: CommandSubscribe) -> KeySharedMode:
 
 
 def _hash_ranges(request: CommandSubscribe) -> Sequence[HashRange]:
-    """The hashes that the consumer asks for; they mean nothing with AUTO_SPLIT."""
+    """Return the hash ranges that the consumer requests; they have no meaning with AUTO_SPLIT."""
     if request.subType == EXCLUSIVE or _key_shared_mode(request).is_sticky:
         return tuple(HashRange(each.start, each.end) for each in request.keySharedMeta.hashRanges)
     return ()
 
 
 def _check_subscribe(request: CommandSubscribe) -> None:
-    """Refuse what is not built.
+    """Refuse unsupported combinations.
 
     Raises:
         NotAllowedError
@@ -562,7 +571,7 @@ def _check_subscribe(request: CommandSubscribe) -> None:
 
 
 def acknowledge(attached: Attached, ack: CommandAck) -> None:
-    """Have the subscription take what is acknowledged, as far as it exists."""
+    """Apply an acknowledgement to the subscription, as far as the entries exist."""
     subscription = attached.subscription
     last = attached.topic.log.last_confirmed
     if ack.ack_type == CommandAck.Cumulative:
@@ -580,7 +589,7 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
     ledger_id = first = final = -1
 
     def take_range() -> None:
-        if first == final:  # as nearly always, where several consumers share a topic
+        if first == final:  # nearly always, if several consumers share a topic
             singles.append(Position(ledger_id, first))
         elif final - first < _RANGE_ENTRIES_MIN:
             singles.extend([Position(ledger_id, each) for each in range(first, final + 1)])
@@ -610,7 +619,7 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
 class LongAcknowledgement:
     """An acknowledgement of very many ids, which is handled in pieces.
 
-    The answer, if one is asked for, belongs to the last piece.
+    The answer, if one is requested, belongs to the last piece.
     """
 
     def __init__(self, command: BaseCommand) -> None:
@@ -619,8 +628,10 @@ class LongAcknowledgement:
 
     @staticmethod
     def is_one(command: BaseCommand, count: int) -> bool:
-        """Whether a command has more ids than that, and may be handled in pieces. What belongs to a
-        transaction stays whole: it is taken as a whole, or refused."""
+        """Whether a command has more ids than `count`, and may be handled in pieces.
+
+        An acknowledgement in a transaction stays whole: it is accepted or refused as a whole.
+        """
         ack = command.ack
         if command.type != BaseCommand.ACK or len(ack.message_id) <= count:
             return False
@@ -629,28 +640,28 @@ class LongAcknowledgement:
 
     @property
     def is_done(self) -> bool:
-        """No ids are left."""
+        """Whether no ids are left."""
         return self._taken >= len(self._command.ack.message_id)
 
     def take(self, count: int) -> BaseCommand:
-        """The next piece, of at most so many ids."""
+        """Return the next piece, of at most `count` ids."""
         whole = self._command.ack
         ids = whole.message_id[self._taken : self._taken + count]
         self._taken += len(ids)
         piece = BaseCommand(type=BaseCommand.ACK)
         ack = piece.ack
         ack.consumer_id, ack.ack_type = whole.consumer_id, whole.ack_type
-        ack.message_id.extend(ids)  # in their place: a message given to another one is copied
+        ack.message_id.extend(ids)  # in place: protobuf copies a submessage that is assigned
         if self.is_done and whole.HasField("request_id"):
             ack.request_id = whole.request_id
         return piece
 
 
 def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:
-    """What is acknowledged in a transaction: single entries, or everything up to one.
+    """Return what is acknowledged in a transaction: single entries, or everything up to one.
 
     Raises:
-        BrokerMetadataError: there are no such entries, or several for a cumulative one.
+        BrokerMetadataError: an entry does not exist, or a cumulative one names several.
     """
     last = attached.topic.visibility.last
     acks: list[Ack] = []
@@ -668,7 +679,7 @@ def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], 
 
 
 async def last_message_id(request_id: int, attached: Attached) -> bytes:
-    """The frame that answers GET_LAST_MESSAGE_ID.
+    """Return the frame that answers GET_LAST_MESSAGE_ID.
 
     Raises:
         ServiceNotReadyError: the topic has moved.
@@ -699,7 +710,7 @@ async def last_message_id(request_id: int, attached: Attached) -> bytes:
 
 
 def stats_of(request_id: int, attached: Attached, *, now_ms: int) -> CommandConsumerStatsResponse:
-    """The answer to CONSUMER_STATS."""
+    """Return the answer to CONSUMER_STATS."""
     consumer = attached.consumer
     rate_out, throughput_out, rate_again, rate_acked, _ = consumer.rates(now_ms)
     rate_expired, _ = attached.subscription.rates(now_ms)

@@ -1,16 +1,16 @@
 """SCALABLE_TOPIC_LOOKUP of one connection: the layout of a topic, and each newer one.
 
-A client of Pulsar 5 opens a session for each producer and consumer, before anything else. Plain and
-partitioned topics have synthetic layouts (`features/scalable`). A `topic://` name asks for a
-scalable topic, which may be created by that.
+A client of Pulsar 5 first opens a session for each producer and consumer. Plain and partitioned
+topics have synthetic layouts (`features/scalable`). A `topic://` name requests a scalable topic,
+which the request may create.
 
-A session is told whole layouts, each with a higher epoch than the one before. An error ends it, on
-the client's side too, for as long as the connection lasts. So errors after the first layout are for
-what lasts: the topic was deleted, or the right to look it up was withdrawn. Where the client is to
-begin again, the connection is closed.
+A session is sent whole layouts, each with a higher epoch than the previous one. An error ends the
+session, on the client's side, too, for as long as the connection lasts. So errors after the first
+layout are only for permanent conditions: the topic was deleted, or the right to look it up was
+revoked. If the client must begin again, the connection is closed.
 
-A client that does not read is told the newest layout when it does. A lookup with the id of a
-session that exists puts a new one in its place. Source: sheet of Pulsar 5, sections 1.3 to 1.11.
+A client that does not read is sent the newest layout when it reads again. A lookup with the id of
+an existing session replaces that session. Source: sheet of Pulsar 5, sections 1.3 to 1.11.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,11 +39,11 @@ from magnetar.sdk.wire import pulsar_pb2 as pb
 _log = structlog.get_logger()
 
 DISABLED = "Scalable topics are disabled on this broker (setting scalable_topics)"
-"""What every command of Pulsar 5 is answered where they are."""
+"""Answer to every command of Pulsar 5 while scalable topics are disabled."""
 
 
 class _Session:
-    """One session; `told` is there once it was answered."""
+    """One session; `told` is set once it was answered."""
 
     def __init__(
         self, session_id: int, topic: TopicName, on_change: Callable[["_Session"], None]
@@ -53,11 +53,11 @@ class _Session:
         self.told: Layout | None = None
         self.followed: FollowedLayout
         self.owner: Owner
-        """The broker that coordinated stream consumers of the topic when the session began."""
+        """Broker that coordinated stream consumers of the topic when the session began."""
         self._on_change = on_change
 
     def on_change(self) -> None:
-        """The layout may have changed."""
+        """React to a possible change of the layout."""
         self._on_change(self)
 
 
@@ -91,7 +91,7 @@ class LayoutSessions:
         try:
             topic = naming.whole_topic_of(request.topic)
         except InvalidTopicNameError as error:
-            # No answer has a code for it; Apache's broker ends the connection, too.
+            # No answer has a code for it; Apache's broker closes the connection, too.
             raise ProtocolViolationError(f"lookup of a layout: {error}") from error
         limit = self._settings.scalable_sessions_per_connection_max
         if len(self._sessions) >= limit:
@@ -142,15 +142,18 @@ class LayoutSessions:
         self._link.write(frame)
 
     async def _create_partitions(self, topic: TopicName) -> None:
-        """Have the partitions that new topics of the namespace get by themselves; whether a topic
-        without any may be created is decided when its producer or consumer comes."""
+        """Create the partitions that new topics of the namespace get automatically.
+
+        Whether a topic without partitions may be created is decided when its producer or consumer
+        connects.
+        """
         services, creation = self._services, self._services.topics.creation
         wanted = (await services.policies.of(topic)).auto_topic_creation
         if wanted.allowed and wanted.is_partitioned and not await creation.is_scalable(topic):
             await creation.partitions_of(topic, may_create=True)
 
     def _frame(self, session: _Session, layout: Layout) -> bytes:
-        """The frame with a layout.
+        """Return the frame with a layout.
 
         Raises:
             NotAllowedError: it is too large.
@@ -173,7 +176,7 @@ class LayoutSessions:
         return self._sessions.get(session.session_id) is session
 
     def _look(self, session: _Session) -> None:
-        """Tell a session of a newer layout, or that there will be none."""
+        """Send a session a newer layout, or end it if there will be none."""
         told = session.told
         if told is None or not self._link.is_writable or not self._is_current(session):
             return
@@ -201,19 +204,19 @@ class LayoutSessions:
         self._link.write(_refuse(session.session_id, error))
 
     def topics(self) -> Iterator[tuple[int, TopicName]]:
-        """The sessions that were answered, by their ids, and their topics."""
+        """Yield the sessions that were answered: their ids and topics."""
         for session in list(self._sessions.values()):
             if session.told is not None:
                 yield session.session_id, session.topic
 
     def revoke(self, session_id: int) -> None:
-        """The client may not look the topic up any more."""
+        """End a session: the client may no longer look the topic up."""
         session = self._sessions.get(session_id)
         if session is not None and session.told is not None:
             self._end(session, AuthorizationError(f"the right to look up {session.topic} is gone"))
 
     def wake(self) -> None:
-        """The connection can take more."""
+        """Send what is new: the connection can take more."""
         for session in list(self._sessions.values()):
             self._look(session)
 
@@ -226,13 +229,13 @@ class LayoutSessions:
             self._services.layouts.leave(session.topic, session.on_change)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection: its sessions end."""
         for session_id in list(self._sessions):
             self._forget(session_id)
 
 
 def check_has_layout(topic: TopicName) -> None:
-    """Refuse a topic that is given no layout.
+    """Refuse a topic that has no layout.
 
     Raises:
         NotAllowedError: it is not persistent.
@@ -247,7 +250,8 @@ def check_has_layout(topic: TopicName) -> None:
 
 
 def check_is_scalable(name: str, layout: Layout) -> None:
-    """Refuse the layout of a plain or partitioned topic to a client that asks for a scalable one.
+    """Refuse the layout of a plain or partitioned topic to a client that requests a scalable one.
+
     `name`: as the client gave it.
 
     Raises:
@@ -258,8 +262,11 @@ def check_is_scalable(name: str, layout: Layout) -> None:
 
 
 def _dag(layout: Layout, owner: Owner, *, created_ms: int) -> pb.ScalableTopicDAG:
-    """The layout as it travels. Addresses of segments are left out: clients look each one up.
-    `created_ms`: of segments of which nobody knows it."""
+    """Return the layout as sent on the wire.
+
+    Addresses of segments are left out: clients look each one up. `created_ms`: creation time for
+    segments whose own is unknown.
+    """
     return pb.ScalableTopicDAG(
         epoch=layout.epoch,
         segments=[

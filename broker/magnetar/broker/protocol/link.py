@@ -1,10 +1,10 @@
-"""One client connection as its parts know it: who is at the other end, and how to answer.
+"""One client connection as its parts see it: the peer, and the means to answer.
 
-A connection owns its parts (publishing, consuming, lookups, watchers, transactions, login), and all
-of them share one link. The link knows neither the connection nor its parts, but for two calls that
-the connection takes back when it ends. So nothing that outlasts the socket (a request under way, a
-producer whose publishes are not stored) keeps a closed connection alive, and none of it is a circle
-that only a full garbage collection frees.
+A connection owns its parts (publishing, consuming, lookups, watchers, transactions, login), which
+all share one link. The link knows neither the connection nor its parts, except for two callbacks
+that the connection removes when it ends. So nothing that outlives the socket (a running request, a
+producer whose publishes are not stored) keeps a closed connection alive. There is no reference
+cycle either, which only a full garbage collection would free.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ Refuse = Callable[[RequestError], bytes]
 
 
 class LinkIO(Protocol):
-    """The socket's side of a connection."""
+    """A connection's socket."""
 
     def write(self, data: bytes) -> None: ...
 
     def close(self) -> None:
-        """Close after what was written is sent."""
+        """Close after sending what was written."""
         ...
 
     def abort(self) -> None:
@@ -57,11 +57,11 @@ class LinkIO(Protocol):
 
 
 def _nobody() -> None:
-    """The connection has ended: nobody is to be told."""
+    """Ignore a callback after the end of the connection."""
 
 
 class Link:
-    """What the parts of one connection share."""
+    """The state and the operations that the parts of one connection share."""
 
     def __init__(
         self,
@@ -74,42 +74,43 @@ class Link:
         """`address`: host:port of the client."""
         self.address = address
         self.protocol_version = 0
-        """The version that both sides speak."""
+        """Protocol version that both sides use."""
         self.takes_entry_metadata = False
-        """Whether the client is sent what a broker stored in front of messages."""
+        """Whether the client gets the prefixes that a broker stored in front of messages."""
         self.client_version = ""
-        """What the client calls itself."""
+        """Name and version that the client reports."""
         self.role = ""
-        """Role that the client has authenticated as; empty: authentication is off."""
+        """Role that the client has authenticated as; empty if authentication is off."""
         self.is_partial_producer = False
-        """The client makes producers of the partitions it needs only."""
+        """Whether the client creates producers only for the partitions that it needs."""
         self.listener: str | None = None
-        """The listener that it looked topics up by; None: it has looked none up."""
+        """Listener by which the client looked topics up; None if it has looked none up."""
         self.heard_ms = clock.wall_ms()
-        """When the commands that are being handled came to their turn, ms since the epoch."""
+        """When the broker began to handle the current commands, ms since the epoch."""
         self.is_writable = True
-        """False while too many bytes wait to be sent: dispatch must pause."""
+        """Whether more may be written. False while too many bytes wait to be sent: dispatch must
+        pause."""
         self.is_closed = False
         self.is_full = False
-        """There is no room for what the client may send: it is not read."""
+        """Whether there is no room for more input, so that the client is not read."""
         self.is_paused = False
         """Whether reading from the client is paused, for whatever reason."""
         self.on_room: Callable[[], None] = _nobody
-        """There may be room again: the connection looks."""
+        """Called when there may be room again; the connection then checks."""
         self.on_end: Callable[[], None] = _nobody
-        """The socket is being closed from here: the connection gives everything up."""
+        """Called when this side closes the socket; the connection then releases everything."""
         self._io = io
         self._settings = settings
         self._counters = counters
         self._tasks: dict[asyncio.Task[None], bool] = {}
-        """Requests under way, and whether they must finish."""
+        """Running requests, and whether each must finish."""
         self._probe: asyncio.Future[bool] | None = None
         self._look_again: asyncio.TimerHandle | None = None
 
     # Output
 
     def write(self, data: bytes) -> None:
-        """Send bytes; nothing happens if the connection is gone."""
+        """Send bytes; do nothing if the connection is gone."""
         if not self.is_closed:
             self._io.write(data)
 
@@ -119,10 +120,11 @@ class Link:
         return self._io.unsent_bytes
 
     def url_of(self, destination: Destination | None) -> str:
-        """Where the client finds the topic now; empty: it has to look that up."""
+        """Return the URL where the client finds the topic now; empty: the client must look it
+        up."""
         return destination.url_for(self.listener) if destination is not None else ""
 
-    # Requests that wait
+    # Requests that run as tasks
 
     def start(
         self,
@@ -132,12 +134,14 @@ class Link:
         must_finish: bool = False,
         is_bounded: bool = False,
     ) -> bool:
-        """Run a request as a task; an error of ours becomes its answer, made by `refuse`.
+        """Run a request as a task; `refuse` makes the answer of an error.
 
         A request ends with its connection, unless it `must_finish`: half a seek or half a deletion
-        would be worse than one whose answer nobody reads. `is_bounded`: there are never many of
-        its kind, and it is taken however many others there are. False: there are too many; it was
-        refused, and nothing of it has run, what it would do in the end included.
+        would be worse than an answer that no client reads. `is_bounded`: there are never many
+        requests of this kind, so it is accepted however many others run.
+
+        Return False if there are too many requests. The request was then refused, and none of it
+        has run, including its cleanup.
         """
         most = self._settings.requests_per_connection_max
         if len(self._tasks) >= most and not is_bounded:
@@ -170,15 +174,16 @@ class Link:
                 refuse(UnknownFailureError(f"internal error of the broker: {type(error).__name__}"))
             )
 
-    # Is anybody there?
+    # Liveness
 
     async def is_alive(self) -> bool:
-        """Probe the client: any command within the timeout will do. The dead are disconnected."""
+        """Probe the client, and disconnect it if it is dead. Any command within the timeout proves
+        it alive."""
         if self.is_closed:
             return False
         if self.is_paused:
-            # It sent more than could be stored just now: that is alive enough, and its answer
-            # could not be read anyway.
+            # It sent more than could be stored just now: that proves it alive, and its answer could
+            # not be read anyway.
             return True
         if self._probe is None:
             loop = asyncio.get_running_loop()
@@ -190,7 +195,7 @@ class Link:
         return await asyncio.shield(self._probe)
 
     def heard(self) -> None:
-        """Bytes came: who is being probed is alive."""
+        """Note that bytes have arrived: a probed client is alive."""
         if self._probe is not None:
             self._probe_answered(is_alive=True)
 
@@ -206,7 +211,7 @@ class Link:
     # Back-pressure
 
     def read(self, *, is_wanted: bool) -> None:
-        """Read the socket, or leave what comes to it."""
+        """Resume or pause reading from the socket."""
         if is_wanted and self.is_paused:
             self.is_paused = False
             self._io.resume_reading()
@@ -215,7 +220,7 @@ class Link:
             self._io.pause_reading()
 
     def look_again_in(self, wait_s: float) -> None:
-        """Have the connection look then whether there is room."""
+        """Schedule another check for room, in `wait_s` seconds."""
         if self._look_again is None:
             loop = asyncio.get_running_loop()
             self._look_again = loop.call_later(wait_s, self._on_look_again)
@@ -227,7 +232,7 @@ class Link:
     # The end
 
     def end_for(self, reason: str) -> None:
-        """The client broke the protocol or is dead: one line, and out."""
+        """Drop a client that is dead or broke the protocol, with one log line."""
         if self.is_closed:
             return
         self._counters.protocol_violations += 1
@@ -240,17 +245,17 @@ class Link:
         self.drop()
 
     def drop(self) -> None:
-        """Close at once and give up everything the connection holds."""
+        """Close at once, and release everything that the connection holds."""
         self._io.abort()
         self.on_end()
 
     def close(self) -> None:
-        """Close after what was written is sent, and give up everything."""
+        """Close after sending what was written, and release everything."""
         self._io.close()
         self.on_end()
 
     def lost(self) -> None:
-        """The socket is gone: what was asked for ends, unless it must finish."""
+        """Handle the loss of the socket: cancel running requests, except those that must finish."""
         self.is_closed = True
         self.is_writable = False
         self.on_room = self.on_end = _nobody

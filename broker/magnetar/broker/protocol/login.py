@@ -1,12 +1,13 @@
-"""Authenticate the client of one connection: at CONNECT, and again when credentials expire.
+"""Authenticates the client of one connection: at CONNECT, and again when credentials expire.
 
     CONNECT ──> proving ──> proven ──(credentials expire)──> challenged ──> proven
                    │                                             │
-                   └── ERROR AuthenticationError, and the end    └── no answer in time, another
-                                                                     role, wrong: the end
+                   └── ERROR AuthenticationError, closed         └── no answer in time, another
+                                                                     role, or wrong: closed
 
-While a client is challenged, its requests are served as before. One that cannot be challenged (it
-lacks the feature flag) ends with its credentials. Source: protocol sheet, section 5.
+While a client is challenged, its requests are served as before. The connection of a client that
+cannot be challenged (it lacks the feature flag) is closed when its credentials expire. Source:
+protocol sheet, section 5.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ from magnetar.broker.topics.services import Services
 from magnetar.sdk.wire.pulsar_pb2 import CommandAuthResponse, CommandConnect
 
 _TIMER_S_MAX = 86_400.0
-"""A timer may be late by as much as clocks drift meanwhile: look again once a day."""
+"""Longest timer, in seconds. A timer may be late by as much as clocks drift, so check once a
+day."""
 
 
 class Login:
@@ -42,10 +44,10 @@ class Login:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, connect: CommandConnect, welcome: Callable[[], None]) -> None:
-        """Prove who has sent CONNECT; then `welcome`, or refuse and close.
+        """Authenticate the sender of CONNECT; then call `welcome`, or refuse and close.
 
         Raises:
-            ProtocolViolationError: it is being proven already.
+            ProtocolViolationError: authentication is running already.
         """
         if self._is_proving:
             raise ProtocolViolationError("a second connect")
@@ -54,7 +56,7 @@ class Login:
             welcome()
             return
         if connect.client_version == PROBE and not connect.auth_data:
-            # Another broker, which only wants to know whether this one serves.
+            # Another broker, which only checks whether this one serves.
             serving = "" if self._services.is_serving() else replies.WITHOUT_LEASE
             self._refuse(f"credentials are required{serving}")
             return
@@ -65,18 +67,19 @@ class Login:
         self._start(self._prove(bytes(connect.auth_data), welcome))
 
     def answered(self, answer: CommandAuthResponse) -> None:
-        """The answer to a challenge; without one it is ignored."""
+        """Handle the answer to a challenge; an answer without a challenge is ignored."""
         if self._is_challenged and not self._is_proving:
             self._is_proving = True
             self._start(self._prove_again(bytes(answer.response.auth_data)))
 
     async def check(self, action: Action, resource: Resource, *, principal: str = "") -> None:
-        """Refuse what the client may not do. `principal`: whom it says it speaks for this time.
+        """Refuse an action that the client may not do. `principal`: the role for which it claims to
+        act.
 
         Raises:
-            AuthenticationError: it may not speak for that one.
-            AuthorizationError: it was not granted that.
-            BrokerMetadataError: that cannot be told now.
+            AuthenticationError: it may not act for that role.
+            AuthorizationError: it lacks the permission.
+            BrokerMetadataError: this cannot be determined now.
         """
         services = self._services
         if not services.authorizer.is_on:
@@ -90,24 +93,25 @@ class Login:
         """Whether the client may do something.
 
         Raises:
-            BrokerMetadataError: that cannot be told now.
+            BrokerMetadataError: this cannot be determined now.
         """
         return await self._services.authorizer.may(self.identity, action, resource)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Cancel the timer: the connection is gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    # Inside
+    # Internals
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
-        # One at a time. A refusal would leave it "being proven" for good, and the connection open.
+        # One at a time. A refusal would leave the client "proving" for good, and the connection
+        # open.
         self._link.start(work, _never, is_bounded=True)
 
     async def _identify(self, data: bytes) -> Identity | None:
-        """Return the identity behind the credentials; None: refused, and the connection closed."""
+        """Return the identity of the credentials; None: refused, and the connection closed."""
         credentials = Credentials(
             self._method, data, self._certificate_role, self._original_principal
         )
@@ -119,7 +123,7 @@ class Login:
             self._refuse(str(error))
             return None
         except Exception:
-            # Nobody else would end it: the time for an answer may be over.
+            # Nothing else would end it: the time for an answer may be over.
             self._refuse("internal error of the broker")
             raise
 
@@ -190,5 +194,5 @@ class Login:
 
 
 def _never(error: Exception) -> bytes:
-    """The answer to a request whose failure is not the client's: to CONNECT."""
+    """Return the answer for a failure that is not the client's, to CONNECT."""
     return replies.error(replies.NO_REQUEST, AuthenticationError.code, str(error))

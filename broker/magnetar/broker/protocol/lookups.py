@@ -1,7 +1,7 @@
 """Requests about topics in general: partition metadata, lookup, topic lists, schemas.
 
-A lookup neither needs a topic nor creates one. Local trouble is answered with MetadataError, never
-with ServiceNotReady, on which clients close their whole connection (trap 11).
+A lookup neither needs a topic nor creates one. Local failures are answered with MetadataError,
+never with ServiceNotReady, on which clients close their whole connection (trap 11).
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ class Lookups:
         topics = self._services.topics
         name = naming.topic_of(request.topic)
         if name == COORDINATORS and self._services.coordinators.is_enabled:
-            # Whoever may connect may have transactions: what is in them is checked.
+            # Any connected client may use transactions: what they contain is checked.
             partitions = await self._services.coordinators.prepare()
             self._link.write(replies.partition_metadata(request.request_id, partitions))
             return
@@ -112,7 +112,7 @@ class Lookups:
             services.topics, request.namespace, request.mode, services.settings.message_bytes_max
         )
         current = topic_lists.topics_hash(names)
-        # Not filtered by the pattern: the client does that itself.
+        # Not filtered by the pattern: clients do that themselves.
         is_changed = not request.topics_hash or request.topics_hash != current
         self._link.write(
             replies.topics_of_namespace(
@@ -148,7 +148,8 @@ class Lookups:
         self._link.start(self._create_schema(request), refuse)
 
     async def _create_schema(self, request: CommandGetOrCreateSchema) -> None:
-        """Register a schema of a topic that is loaded here: one of its producers has several."""
+        """Register a schema of a topic that is loaded here, for a producer that has several
+        schemas."""
         services = self._services
         name = naming.topic_of(request.topic)
         await self._login.check(Action.PRODUCE, Topic(name))

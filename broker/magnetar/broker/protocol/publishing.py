@@ -1,8 +1,8 @@
 """The publishing side of one connection: PRODUCER, SEND, CLOSE_PRODUCER.
 
-SENDs are the hot path. All SENDs of one read are collected per producer and go to the topic as one
-batch per producer (`flush`); per message there is a checksum and a few list appends, and nothing is
-awaited. What a SEND may be refused for is answered in the order of the SENDs.
+SENDs are the hot path. All SENDs of one read are collected per producer, and go to the topic as one
+batch per producer (`flush`). Each message costs a checksum and a few list appends, and no await.
+Refusals are answered in the order of the SENDs.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 )
 
 PRODUCER_NAME_BYTES_MAX = 1024
-"""In UTF-8. It is in every message, and a topic with deduplication keeps it."""
+"""Limit in UTF-8 bytes. The name is in every message, and a topic with deduplication stores it."""
 
 
 _LEAVING_PER_TURN = 25
@@ -56,14 +56,15 @@ _LEAVING_PER_TURN = 25
 
 
 class _Pending:
-    """A producer that is being created; closing it before that is done cancels it."""
+    """A producer that is being created; closing it before the end cancels the creation."""
 
     __slots__ = ("cancel", "is_cancelled")
 
     def __init__(self) -> None:
         self.is_cancelled = False
         self.cancel: Callable[[], None] | None = None
-        """Of one that waits for its turn: ends the waiting."""
+        """Cancels the wait of a producer in the queue for exclusive access; None if it does not
+        wait."""
 
 
 class Publishing:
@@ -71,7 +72,7 @@ class Publishing:
 
     def __init__(self, link: Link, services: Services, login: Login) -> None:
         self.write = link.write
-        """For its producers, which know the connection as this."""
+        """Used by producers, for which this object represents the connection."""
         self._link = link
         self._services = services
         self._login = login
@@ -85,11 +86,12 @@ class Publishing:
         self._creating: dict[int, _Pending] = {}
         self._batches: dict[int, PublishBatch] = {}
         self._leaving: set[int] = set()
-        """Producers that are about to be closed: what they send is not taken any more."""
+        """Producers that are about to be closed; their further messages are not taken."""
         self._closed_until_s: dict[int, float] = {}
-        """Producers that the broker closed: their SENDs still under way are ignored for a while."""
+        """Until when, monotonic seconds, late SENDs of producers that the broker closed are
+        ignored."""
         self._rates: dict[PublishRate, None] = {}
-        """Rates of topics that were published to and may be over."""
+        """Rates of topics that this connection published to, which may be exceeded."""
         self._pending_messages = 0
         self._pending_bytes = 0
 
@@ -97,21 +99,21 @@ class Publishing:
         """Return the connected producers."""
         return list(self._producers.values())
 
-    # What its producers see of the connection
+    # The connection as its producers see it
 
     @property
     def address(self) -> str:
-        """host:port of the client."""
+        """Address of the client, host:port."""
         return self._link.address
 
     @property
     def client_version(self) -> str:
-        """What the client calls itself."""
+        """Name and version that the client reports."""
         return self._link.client_version
 
     @property
     def is_partial_producer(self) -> bool:
-        """Whether the client makes producers of the partitions it needs only."""
+        """Whether the client creates producers only for the partitions that it needs."""
         return self._link.is_partial_producer
 
     async def is_alive(self) -> bool:
@@ -193,9 +195,10 @@ class Publishing:
         batch.size_bytes += size
 
     def _takes_transactions(self, producer_id: int) -> bool:
-        """Whether the topic is ready for transactions. If not, it is being made so, and the
-        producer is closed as soon as what it has sent before is answered: its client comes back,
-        and sends this again.
+        """Whether the topic is ready for transactions.
+
+        If not, the topic is being prepared, and the producer is closed once its earlier messages
+        are answered. Its client reconnects, and sends this message again.
 
         Raises:
             NotAllowedError: the topic takes part in no transactions.
@@ -208,16 +211,18 @@ class Publishing:
         return False
 
     def _close_when_answered(self, producer_id: int, producer: Producer) -> None:
-        """Take nothing more of a producer, and close it as soon as all before is answered: its
-        client comes back, and sends again what has no receipt."""
+        """Take no more messages of a producer, and close it once all earlier ones are answered.
+
+        Its client reconnects, and sends again what has no receipt.
+        """
         self._leaving.add(producer_id)
         producer.close_by_client(producer.close_by_broker)
 
     def _check_size(self, payload: bytes) -> None:
-        """Refuse what is too large.
+        """Refuse a message that is too large.
 
-        The limit is for the payload alone: a chunk of the official client fills it wholly, and its
-        metadata comes on top.
+        The limit is for the payload alone: a chunk of the official client fills it completely, and
+        its metadata come on top.
 
         Raises:
             NotAllowedError
@@ -236,8 +241,8 @@ class Publishing:
             return
         producer.reject(sequence_id, error)
         if producer.line.closes_after_refusal or naming.is_replicator(producer.name):
-            # Its client may send the message again. Were those behind it taken, a topic that
-            # deduplicates would answer that as a duplicate of a message that nobody has.
+            # The client may send the message again. If later ones were taken meanwhile, a topic
+            # with deduplication would answer that as a duplicate of a message that is not stored.
             self._close_when_answered(producer_id, producer)
 
     def _unknown_producer(self, producer_id: int) -> None:
@@ -245,7 +250,7 @@ class Publishing:
             raise ProtocolViolationError(f"a message of producer {producer_id}, which is unknown")
 
     def flush(self) -> None:
-        """Hand what was collected to the topics."""
+        """Hand the collected batches to the topics."""
         if not self._batches:
             return
         batches, self._batches = self._batches, {}
@@ -261,7 +266,7 @@ class Publishing:
     def _publish(self, producer_id: int, batch: PublishBatch, now_s: float) -> None:
         producer = self._producers.get(producer_id)
         if producer is None or not batch.payloads:
-            return  # closed since: the client sends again what has no receipt
+            return  # closed since: the client resends what has no receipt
         batch.arrived_s = now_s
         self._pending_messages += len(batch.payloads)
         self._pending_bytes += batch.size_bytes
@@ -275,7 +280,7 @@ class Publishing:
     # Back-pressure
 
     def on_publishes_done(self, batch: PublishBatch) -> None:
-        """Publishes are durable, or have failed."""
+        """Release the pending counts of publishes that are durable, or have failed."""
         entries = len(batch.payloads)
         self._pending_messages -= entries
         self._pending_bytes -= batch.size_bytes
@@ -287,11 +292,12 @@ class Publishing:
             self._link.on_room()
 
     def resume_publishing(self) -> None:
-        """The broker, or a topic, has room for publishes again."""
+        """Resume reading: the broker, or a topic, has room for publishes again."""
         self._link.on_room()
 
     def is_full(self, *, was_paused: bool) -> bool:
-        """Whether the connection must not be read; once paused, it waits for half to be free."""
+        """Whether the connection must not be read. Once paused, it waits until half of a limit is
+        free."""
         settings = self._settings
         share = 2 if was_paused else 1
         if self._budget.is_exhausted and self._pending_bytes:
@@ -305,7 +311,8 @@ class Publishing:
         )
 
     def _is_over_a_rate(self) -> bool:
-        """Whether a topic that was published to here is over its rate; it is waited for then."""
+        """Whether a topic that this connection published to is over its rate; if so, wait for that
+        rate."""
         for rate in list(self._rates):
             if rate.wait_s() > 0:
                 rate.wait(self)
@@ -353,7 +360,7 @@ class Publishing:
             await services.gate.enter()
             topic.check_open_to_clients()
             await topic.line.admit_producer(producer_name, is_transactional=request.txn_enabled)
-            if request.producer_access_mode == SHARED:  # Others may have to wait for room.
+            if request.producer_access_mode == SHARED:  # Other modes may wait for room.
                 await topic.access.admit(self, producer_name)
             await services.keeping.quotas.check_producer(topic, producer_name)
             schema_version = await version_for_producer(services.schemas, topic, request)
@@ -372,7 +379,7 @@ class Publishing:
                 ),
             )
             try:
-                # They may have been taken away while it waited.
+                # The rights may have been revoked while it waited.
                 await self._check_rights(name, request)
             except BaseException:
                 producer.close()
@@ -392,8 +399,11 @@ class Publishing:
         self._link.write(_success(request.request_id, producer))
 
     async def _topic(self, name: TopicName) -> Topic:
-        """A segment that is gone has ended: its producer is told so, and goes to its children. As
-        a topic that is not found, it would be asked for again and again."""
+        """Return a topic, or refuse a segment that is deleted as terminated.
+
+        The producer of a terminated segment moves to its children. If the topic counted as not
+        found, the client would look it up again and again.
+        """
         topics = self._services.topics
         try:
             return await topics.get(name)
@@ -406,7 +416,8 @@ class Publishing:
         login = self._login
         await login.check(Action.PRODUCE, TopicResource(name))
         if naming.is_replicator(request.producer_name):
-            # Its messages may say where and when they were published, and by whom (rule 15.2).
+            # A replicator's messages may set their time, place and producer of publishing (rule
+            # 15.2).
             await login.check(Action.ADMINISTER, TopicResource(name))
         if request.initial_subscription_name:
             wanted = Subscription(name, request.initial_subscription_name)
@@ -419,7 +430,7 @@ class Publishing:
         producer_name: str,
         cancel: Callable[[], None],
     ) -> None:
-        """Tell the client that its producer waits in a queue; it is told again at its turn."""
+        """Tell the client that its producer waits in a queue; it is notified at its turn."""
         pending.cancel = cancel
         self._link.write(
             replies.producer_success(
@@ -428,9 +439,10 @@ class Publishing:
         )
 
     async def _ensure_subscription(self, topic: Topic, subscription: str) -> None:
-        """The subscription that a dead-letter producer wants, so that nothing is missed by it.
+        """Create the subscription that a dead-letter producer requests, so that it misses no
+        message.
 
-        A topic that keeps nothing needs none.
+        A non-persistent topic needs none.
         """
         naming.check_subscription(subscription)
         if not topic.name.is_persistent:
@@ -464,7 +476,7 @@ class Publishing:
         self._link.write(answer)
 
     def producer_closed(self, producer: Producer, destination: Destination | None) -> None:
-        """The producer was closed: tell the client, ignore what it has sent already."""
+        """Tell the client that the producer was closed, and ignore its late SENDs for a while."""
         if self._producers.get(producer.producer_id) is not producer:
             return
         del self._producers[producer.producer_id]
@@ -477,13 +489,13 @@ class Publishing:
         self._link.write(replies.close_producer(producer.producer_id, url))
 
     def on_tick(self) -> None:
-        """Forget closed producers whose last SENDs must have arrived."""
+        """Forget closed producers whose last SENDs must have arrived by now."""
         now_s = self._clock.monotonic_s()
         for producer_id in [each for each, until in self._closed_until_s.items() if until <= now_s]:
             del self._closed_until_s[producer_id]
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection: its producers leave."""
         self._budget.forget(self)
         self._batches.clear()
         for rate in self._rates:
@@ -493,7 +505,7 @@ class Publishing:
 
 
 def _leave(leaving: list[Producer]) -> None:
-    """Close producers of a lost connection, some at once and some in each further turn."""
+    """Close producers of a lost connection, some at once and some in each later turn."""
     for producer in leaving[:_LEAVING_PER_TURN]:
         producer.close()
     rest = leaving[_LEAVING_PER_TURN:]
@@ -502,9 +514,10 @@ def _leave(leaving: list[Producer]) -> None:
 
 
 def _check_marker(batch: PublishBatch) -> None:
-    """
+    """Refuse a marker of a client, which other brokers would obey.
+
     Raises:
-        NotAllowedError: a client publishes a marker, which other brokers would obey.
+        NotAllowedError: the producer is no replicator.
     """
     if not naming.is_replicator(batch.producer_name):
         raise NotAllowedError(
@@ -527,7 +540,7 @@ def _success(request_id: int, producer: Producer) -> bytes:
 
 
 def _check_producer(request: CommandProducer, settings: BrokerSettings) -> None:
-    """Refuse what is switched off, and names that are too long.
+    """Refuse transactions if they are off, and names that are too long.
 
     Raises:
         NotAllowedError

@@ -1,9 +1,9 @@
-"""Rights that were taken away: whoever works by them is closed, and hears why when it comes back.
+"""Revoked rights: disconnects their users, which learn the reason when they reconnect.
 
-Rights are asked for when a producer, a consumer, a watcher or a WebSocket session is made, not for
-each message. They are asked for once more when grants change (of those in that namespace or
-tenant), and of everybody every `rights_recheck_interval_s`, so that a change nobody was told of
-counts within a bounded time, too.
+Rights are checked when a producer, a consumer, a watcher or a WebSocket session is created, not for
+each message. They are checked again when grants change (for the clients in that namespace or
+tenant), and for all clients every `rights_recheck_interval_s`. So a change of which the broker was
+not notified takes effect within a bounded time, too.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ _RETRY_S = 1.0
 _EVERYTHING = "/"
 
 IsConcerned = Callable[[str], bool]
-"""Whether a namespace, by its name, is to be looked at."""
+"""Returns whether to check clients in a namespace, given its name."""
 CheckSessions = Callable[[IsConcerned], Awaitable[None]]
 """Closes sessions that have lost their rights. Raises: BrokerMetadataError."""
 
 
 async def no_sessions(is_concerned: IsConcerned) -> None:
-    """There are none."""
+    """Check no sessions."""
 
 
 class Revoking:
-    """Looks at connected clients when grants have changed, and now and then."""
+    """Checks connected clients when grants have changed, and periodically."""
 
     def __init__(
         self,
@@ -44,25 +44,26 @@ class Revoking:
         *,
         recheck_interval_s: float = 0.0,
     ) -> None:
-        """`check_sessions`: of WebSockets, which are no connections of the binary protocol."""
+        """`check_sessions`: checks WebSocket sessions, which are no connections of the binary
+        protocol."""
         self._connections = connections
         self._check_sessions = check_sessions
         self._recheck_interval_s = recheck_interval_s
         self._changed: dict[str, None] = {}
-        """Beginnings of namespace names: `tenant/`, or `tenant/namespace`; `/` for all."""
+        """Prefixes of namespace names to check: `tenant/`, or `tenant/namespace`; `/` for all."""
         self._unread = ""
-        """Why the rights of somebody could not be told in this look; empty: all were."""
+        """Why some rights could not be determined in this check; empty if all were."""
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look at everybody from time to time."""
+        """Start the periodic check of all clients."""
         if self._recheck_interval_s > 0:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._recheck_interval_s, self._recheck)
 
     def changed(self, prefix: str) -> None:
-        """Grants in these namespaces have changed; `prefix` is tenant/namespace, or tenant/."""
+        """Check clients after grants have changed; `prefix` is tenant/namespace, or tenant/."""
         self._changed[prefix] = None
         self._begin()
 
@@ -88,7 +89,7 @@ class Revoking:
         if not looking.cancelled() and (error := looking.exception()) is not None:
             _log.error("rights_not_revoked", exc_info=error)
         if not looking.cancelled() and self._changed:
-            self._begin()  # It was told when the look had ended, and its task had not.
+            self._begin()  # notified after the check ended, but before its task did
 
     async def _look(self) -> None:
         while self._changed:
@@ -128,7 +129,8 @@ class Revoking:
                     watched.end(namespace)
 
     async def _look_at_layouts(self, connection: "Connection", is_concerned: IsConcerned) -> None:
-        """End what clients of Pulsar 5 are told of topics that they may not use any more."""
+        """End layouts and registrations of Pulsar 5 clients for topics that they may no longer
+        use."""
         login = connection.login
         for session_id, topic in connection.layouts.topics():
             if is_concerned(topic.namespace_name) and not await self._may(
@@ -144,8 +146,11 @@ class Revoking:
                 connection.segment_consumers.revoke(registration)
 
     async def _may(self, login: "Login", action: Action, resource: Resource) -> bool:
-        """Whether a client may go on; what cannot be told now is asked again, and keeps nobody
-        from being looked at whose rights can be told."""
+        """Whether a client may continue.
+
+        If this cannot be determined now, it may, and is checked again. Checks of other clients go
+        on.
+        """
         try:
             return await login.may(action, resource)
         except BrokerMetadataError as error:

@@ -1,8 +1,8 @@
 """Watches of Pulsar 5 on one connection: scalable topics of a namespace, transaction coordinators.
 
-WATCH_SCALABLE_TOPICS: the client is told the scalable topics of a namespace, and what is new and
-what is gone; what happens while it does not read is added up. WATCH_TC_ASSIGNMENTS: the client is
-told which broker has each coordinator of transactions, again whenever that has changed, and chooses
+WATCH_SCALABLE_TOPICS: the client is sent the scalable topics of a namespace, then the new and the
+deleted ones; changes that happen while it does not read are merged. WATCH_TC_ASSIGNMENTS: the
+client is sent the broker of each transaction coordinator, again after every change, and chooses
 among them. Source: sheet of Pulsar 5, sections 1.2 and 1.9.
 """
 
@@ -26,7 +26,7 @@ _EVERYTHING = TopicPattern(".*", length_max=2)
 
 
 class _TopicsWatch:
-    """One watch of the scalable topics of a namespace; `list` is there once it was answered."""
+    """One watch of the scalable topics of a namespace; `list` is set once it was answered."""
 
     def __init__(self, watch_id: int, namespace: str, link: Link, bytes_max: int) -> None:
         self.watch_id = watch_id
@@ -36,13 +36,13 @@ class _TopicsWatch:
         self._bytes_max = bytes_max
 
     def on_change(self, new: Sequence[str], deleted: Sequence[str]) -> None:
-        """The namespace has these topics now, and those no more."""
+        """Apply a change of the namespace: new topics and deleted ones."""
         if self.list is not None:
             self.list.change(new, deleted)
             self.wake()
 
     def wake(self) -> None:
-        """The connection can take more."""
+        """Send pending changes: the connection can take more."""
         if self.list is None or not self.list.has_news or not self._link.is_writable:
             return
         for update in self.list.take_updates(self._bytes_max):
@@ -58,24 +58,24 @@ class _CoordinatorWatch:
         self.watch_id = watch_id
         self.listener = link.listener or ""
         self.places: Places | None = None
-        """What the client should know; None: the watch was not answered."""
+        """Newest places for the client; None until the watch is answered."""
         self._told: Places | None = None
         self._link = link
 
     def tell(self, places: Places) -> None:
-        """Tell the client, if it is news; while it does not read, the newest is kept."""
+        """Send the places if they are new; while the client does not read, keep the newest."""
         self.places = places
         self.wake()
 
     def wake(self) -> None:
-        """The connection can take more."""
+        """Send pending places: the connection can take more."""
         if self.places is not None and self.places != self._told and self._link.is_writable:
             self._told = self.places
             self._link.write(replies.coordinator_assignments(self.watch_id, _snapshot(self.places)))
 
 
 class ScalableWatches:
-    """Of one connection."""
+    """Watches of one connection on scalable topics and transaction coordinators."""
 
     def __init__(self, link: Link, services: Services, login: Login) -> None:
         self._link = link
@@ -114,9 +114,10 @@ class ScalableWatches:
             del self._topic_watches[watch_id]
 
     def _check_topics(self, request: pb.CommandWatchScalableTopics) -> None:
-        """
+        """Refuse a watch if there are too many, or if it is not supported.
+
         Raises:
-            NotAllowedError: too many watches, or one that is not built.
+            NotAllowedError
         """
         if not self._settings.scalable_topics:
             raise NotAllowedError(DISABLED)
@@ -169,18 +170,18 @@ class ScalableWatches:
             self._lists.leave(watch.namespace, watch.on_change)
 
     def namespaces(self) -> set[str]:
-        """Namespaces whose scalable topics are watched."""
+        """Return the namespaces whose scalable topics are watched."""
         return {each.namespace for each in self._topic_watches.values() if each.list is not None}
 
     def end(self, namespace: str) -> None:
-        """The client may not list the topics of a namespace any more."""
+        """End watches of a namespace: the client may no longer list its topics."""
         for watch in list(self._topic_watches.values()):
             if watch.namespace == namespace and watch.list is not None:
                 self._forget_topics(watch.watch_id)
                 error = AuthorizationError(f"the right to list the topics of {namespace} is gone")
                 self._link.write(_refuse_topics(watch.watch_id, error))
 
-    # Coordinators of transactions
+    # Transaction coordinators
 
     def _on_coordinators(self, command: BaseCommand) -> None:
         watch_id = command.watchTcAssignments.watch_id
@@ -203,7 +204,7 @@ class ScalableWatches:
             del self._watches[watch_id]
 
     async def _coordinators(self, watch: _CoordinatorWatch) -> None:
-        # Whoever may connect may have transactions: what is in them is checked.
+        # Any connected client may use transactions: what they contain is checked.
         try:
             places = await self._places.places(watch.listener)
         except BaseException:
@@ -226,14 +227,14 @@ class ScalableWatches:
             self._places.leave(watch)
 
     def wake(self) -> None:
-        """The connection can take more."""
+        """Send pending changes: the connection can take more."""
         for topics in self._topic_watches.values():
             topics.wake()
         for watch in self._watches.values():
             watch.wake()
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection: its watches end."""
         for watch_id in list(self._topic_watches):
             self._forget_topics(watch_id)
         for watch_id in list(self._watches):

@@ -1,12 +1,12 @@
 """SCALABLE_TOPIC_SUBSCRIBE of one connection: stream and checkpoint consumers of Pulsar 5.
 
-Such a consumer registers with the coordinator of its subscription and is told which segments are
-its own; then it subscribes to each of them like any other consumer. What the coordinator decides is
-in `features/scalable/assignment.py`.
+Such a consumer registers with the coordinator of its subscription, which assigns segments to it. It
+then subscribes to each of them like any other consumer. The rules of the assignment are in
+`features/scalable/assignment.py`.
 
-The first refusal of a consumer is final for it: a coordinator that is about to move here is waited
-for. A consumer whose connection is lost has time to come back; one that unregisters leaves at once.
-Source: sheet of Pulsar 5, sections 1.7, 1.8 and 6.
+The first refusal of a consumer is final for it, so the broker waits for a coordinator that is about
+to move here. A consumer whose connection is lost has time to reconnect; one that unregisters leaves
+at once. Source: sheet of Pulsar 5, sections 1.7, 1.8 and 6.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,41 +36,44 @@ _CODES = (
     ServerError.InvalidTopicName,
     ServerError.NotAllowedError,
 )
-"""Codes that the answer to a registration has; anything else travels as UnknownError, after which a
-client that was registered before tries again."""
+"""Codes that the answer to a registration may have. All others are sent as UnknownError, after
+which a client that was registered before tries again."""
 
 
 class Registration:
-    """A consumer, seen from its coordinator."""
+    """A consumer, as its coordinator sees it."""
 
     def __init__(self, consumer_id: int, name: str, group: GroupId, link: Link) -> None:
         self.consumer_id = consumer_id
         self.name = name
         self.group = group
         self.assigned: Assignment | None = None
-        """The last assignment; None: it is not registered yet."""
+        """Last assignment; None if it is not registered yet."""
         self._link: Link | None = link
         self._news: Assignment | None = None
 
     def tell(self, assignment: Assignment) -> None:
-        """Send an assignment; while the client does not read, the newest one is kept."""
+        """Send an assignment; while the client does not read, keep the newest one."""
         self.assigned = self._news = assignment
         self.wake()
 
     def wake(self) -> None:
-        """The connection can take more."""
+        """Send the pending assignment: the connection can take more."""
         if self._news is not None and self._link is not None and self._link.is_writable:
             news, self._news = self._news, None
             self._link.write(replies.scalable_topic_assignment(self.consumer_id, _to_wire(news)))
 
     def disconnect(self) -> None:
-        """Close the connection: the consumer finds its coordinator where it is now."""
+        """Close the connection: the consumer then looks up where its coordinator is now."""
         if self._link is not None:
             self._link.close()
 
     def lost(self) -> None:
-        """The connection is gone. The coordinator knows this consumer a while longer, and must not
-        keep the connection in memory."""
+        """Forget the connection, which is lost.
+
+        The coordinator keeps this consumer a while longer, and must not keep the connection in
+        memory.
+        """
         self._link = None
 
 
@@ -107,8 +110,10 @@ class SegmentConsumers:
             del self._registrations[registration.consumer_id]
 
     def _replace(self, registration: Registration) -> None:
-        """A registration with the id of one that exists takes its place; if it is of the same
-        consumer, that one keeps its segments."""
+        """Add a registration in place of an existing one with its id.
+
+        If both are of the same consumer, it keeps its segments.
+        """
         former = self._registrations.pop(registration.consumer_id, None)
         self._registrations[registration.consumer_id] = registration
         if former is None:
@@ -119,9 +124,10 @@ class SegmentConsumers:
             self._leave(former)
 
     def _registration(self, request: pb.CommandScalableTopicSubscribe) -> Registration:
-        """
+        """Return a checked registration for a request.
+
         Raises:
-            NotAllowedError: too many, too long, or it is switched off.
+            NotAllowedError: too many registrations, a name that is too long, or the feature is off.
             InvalidTopicNameError, TopicNotFoundError
         """
         settings = self._settings
@@ -161,9 +167,10 @@ class SegmentConsumers:
     async def _register(
         self, request: pb.CommandScalableTopicSubscribe, registration: Registration
     ) -> Assignment:
-        """
+        """Register a consumer with its coordinator.
+
         Raises:
-            RequestError: as the coordinator says; or the consumer has left meanwhile.
+            RequestError: the coordinator refuses, or the consumer has left meanwhile.
         """
         group, topics = registration.group, self._services.topics
         await self._login.check(Action.CONSUME, Subscription(group.topic, group.subscription))
@@ -191,20 +198,20 @@ class SegmentConsumers:
         registration = self._registrations.pop(request.consumer_id, None)
         if registration is not None:
             self._leave(registration)
-        # One that is not known has left: that is what was wanted.
+        # An unknown consumer has left already: that is what the client wants.
         self._link.write(replies.success(request.request_id))
 
     def _leave(self, registration: Registration) -> None:
         self._coordinators.unregister(registration.group, registration)
 
     def registrations(self) -> Iterator[Registration]:
-        """Consumers that are registered."""
+        """Yield the consumers that are registered."""
         for each in list(self._registrations.values()):
             if each.assigned is not None:
                 yield each
 
     def revoke(self, registration: Registration) -> None:
-        """The client may not consume any more: others have its segments."""
+        """Unregister a consumer that may no longer consume, and withdraw its segments."""
         if self._is_current(registration):
             del self._registrations[registration.consumer_id]
         self._leave(registration)
@@ -212,12 +219,12 @@ class SegmentConsumers:
             registration.tell(Assignment(registration.assigned.epoch, ()))
 
     def wake(self) -> None:
-        """The connection can take more."""
+        """Send pending assignments: the connection can take more."""
         for each in self._registrations.values():
             each.wake()
 
     def lost(self) -> None:
-        """The connection is gone: its consumers may come back on another one."""
+        """Handle the loss of the connection: its consumers may reconnect on another one."""
         for registration in self._registrations.values():
             registration.lost()
             self._coordinators.detach(registration.group, registration)
@@ -225,8 +232,11 @@ class SegmentConsumers:
 
 
 def _to_wire(assignment: Assignment) -> pb.ScalableConsumerAssignment:
-    """An assignment as it travels. A segment that is shared has all its entry buckets named: the
-    broker that serves it divides them among those who do."""
+    """Return an assignment as sent on the wire.
+
+    A shared segment names all of its entry buckets: the broker that serves it divides them among
+    the consumers that name them.
+    """
     return pb.ScalableConsumerAssignment(
         layout_epoch=assignment.epoch,
         segments=[

@@ -1,14 +1,14 @@
 """WATCH_TOPIC_LIST of one connection: the topics of a namespace that match a pattern, and changes.
 
-A watcher hears of persistent topics, each partition by itself. A command with the id of a watcher
-that exists puts a new one in its place, which is how a client catches up. What happens while the
-client does not read is added up and told in one piece when it does, so that such a client costs no
+A watcher is notified of persistent topics, each partition separately. A command with the id of an
+existing watcher replaces that watcher; this is how a client catches up. Changes that happen while
+the client does not read are merged and sent together when it reads again, so such a client costs no
 more than the names themselves.
 
-A pattern is matched against the whole of `tenant/namespace/name`: a scheme in the pattern is left
-out, and the partitions of a topic go by the topic's name. The engine is RE2, as Pulsar's: its time
-is linear in the text whatever the pattern is, so a client cannot stop the broker with one. Source:
-protocol sheet, section 13.
+A pattern is matched against the whole of `tenant/namespace/name`. A scheme in the pattern is
+ignored, and the partitions of a topic are matched by the topic's name. The engine is RE2, as in
+Pulsar: its time is linear in the text whatever the pattern is, so a client cannot stop the broker
+with one. Source: protocol sheet, section 13.
 """
 
 import asyncio
@@ -33,20 +33,22 @@ from magnetar.sdk.wire.pulsar_pb2 import CommandWatchTopicList
 
 _PARTITION = re.compile(r"-partition-(?:0|[1-9][0-9]*)$")
 _MEMORY_BYTES_MAX = 1 << 20
-"""Of one compiled pattern. What needs more is refused, or matched slower, but in linear time."""
+"""Memory limit of one compiled pattern, in bytes. A pattern that needs more is refused, or matched
+more slowly, but in linear time."""
 
 
 _NAMES_PER_TURN = 2000
-"""Names that are matched before others have their turn."""
+"""Names that are matched before other work gets a turn."""
 
 
 class TopicPattern:
-    """A compiled pattern."""
+    """A compiled topic pattern."""
 
     def __init__(self, pattern: str, *, length_max: int) -> None:
-        """
+        """Compile a pattern.
+
         Raises:
-            NotAllowedError: it is too long, or none.
+            NotAllowedError: it is too long, or not a valid pattern.
         """
         if len(pattern) > length_max:
             raise NotAllowedError(
@@ -68,7 +70,7 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One WATCH_TOPIC_UPDATE: names, sorted, and the hash of the list that follows from it."""
+    """One WATCH_TOPIC_UPDATE: sorted names, and the hash of the resulting list."""
 
     new: Sequence[str]
     deleted: Sequence[str]
@@ -76,10 +78,10 @@ class Update:
 
 
 class WatchedList:
-    """What matches the pattern of one watcher."""
+    """The topics that match the pattern of one watcher, and the changes not sent yet."""
 
     def __init__(self, pattern: TopicPattern, matching: Iterable[str]) -> None:
-        """`matching`: what the watcher is told at the beginning."""
+        """`matching`: the names in the first answer to the watcher."""
         self._pattern = pattern
         self._names = set(matching)
         self._new: set[str] = set()
@@ -87,11 +89,11 @@ class WatchedList:
 
     @property
     def names(self) -> list[str]:
-        """What matches now, sorted."""
+        """Names that match now, sorted."""
         return sorted(self._names)
 
     def change(self, new: Sequence[str], deleted: Sequence[str]) -> None:
-        """The namespace has these topics now, and those no more."""
+        """Apply a change of the namespace: new topics and deleted ones."""
         for name in self._pattern.matching(new):
             if name not in self._names:
                 self._names.add(name)
@@ -102,14 +104,14 @@ class WatchedList:
 
     @property
     def has_news(self) -> bool:
-        """There is something to tell."""
+        """Whether there are changes to send."""
         return bool(self._new or self._deleted)
 
     def take_updates(self, bytes_max: int) -> Iterator[Update]:
-        """What is to be told, in pieces whose names have at most about so many bytes.
+        """Yield the pending changes, in pieces whose names have at most about `bytes_max` bytes.
 
-        After each piece the hash is that of the list as the client knows it by then: one that comes
-        back with it is told the rest.
+        The hash of each piece is that of the client's list after the piece. A client that returns
+        with that hash is sent the rest.
         """
         told = (self._names - self._new) | self._deleted
         for new, deleted in _cut(sorted(self._new), sorted(self._deleted), bytes_max):
@@ -121,7 +123,7 @@ class WatchedList:
 
 
 def _move(name: str, to: set[str], other: set[str]) -> None:
-    """A change to be told; one that takes back the other kind is not told at all."""
+    """Note a change to be sent; one that reverts a pending change cancels it instead."""
     if name in other:
         other.discard(name)
     else:
@@ -146,7 +148,7 @@ def _cut(
 
 
 class _Watcher:
-    """One watcher; `list` is there once it was answered."""
+    """One watcher; `list` is set once it was answered."""
 
     def __init__(self, watcher_id: int, namespace: str, on_news: Callable[["_Watcher"], None]):
         self.watcher_id = watcher_id
@@ -162,7 +164,7 @@ class _Watcher:
 
 
 class TopicWatchers:
-    """Watchers of one connection."""
+    """Topic watchers of one connection."""
 
     def __init__(self, link: Link, services: Services, login: Login) -> None:
         self._link = link
@@ -242,18 +244,18 @@ class TopicWatchers:
             )
 
     def namespaces(self) -> set[str]:
-        """Namespaces that have a watcher."""
+        """Return the namespaces that have a watcher."""
         return {watcher.namespace for watcher in self._watchers.values()}
 
     def end(self, namespace: str) -> None:
-        """Watch a namespace no more: the protocol has no word for that, so the client hears
-        nothing further of it."""
+        """Stop watching a namespace. The protocol has no message for that: the client gets no more
+        changes."""
         for watcher_id, watcher in list(self._watchers.items()):
             if watcher.namespace == namespace:
                 self._forget(watcher_id)
 
     def wake(self) -> None:
-        """The connection can take more."""
+        """Send pending changes: the connection can take more."""
         for watcher in self._watchers.values():
             if watcher.list is not None and watcher.list.has_news:
                 self._tell(watcher)
@@ -269,13 +271,14 @@ class TopicWatchers:
             self._lists.leave(watcher.namespace, watcher.on_change)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection: its watchers end."""
         for watcher_id in list(self._watchers):
             self._forget(watcher_id)
 
 
 async def _watched_list(pattern: TopicPattern, followed: FollowedList) -> WatchedList:
-    """What matches now; nothing is awaited between the last look at the list and the return."""
+    """Return what matches now; nothing is awaited between the last look at the list and the
+    return."""
     names = await followed.names()
     matching: list[str] = []
     for start in range(0, len(names), _NAMES_PER_TURN):

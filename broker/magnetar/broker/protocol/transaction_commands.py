@@ -1,7 +1,7 @@
-"""The commands of transactions on one connection: of clients, and of other brokers' coordinators.
+"""The transaction commands of one connection: from clients, and from coordinators of other brokers.
 
-Each has an answer of its own shape, errors included. Where transactions are off, all are refused by
-a plain ERROR (protocol sheet, section 13).
+Each command has its own type of answer, errors included. If transactions are off, all are refused
+by a plain ERROR (protocol sheet, section 13).
 """
 
 from collections.abc import Awaitable, Callable
@@ -60,24 +60,28 @@ _KINDS = {
 
 
 _TOLD_MAX = 1_000
-"""Ends that are remembered for a connection; an older one is answered as the first time."""
+"""Ended transactions that are remembered per connection; an older one is answered like the first
+time."""
 
 _RETRIES = "Magnetar-"
-"""How the versions of clients begin that end a transaction again by themselves, also on the same
-connection, when they have waited for an answer in vain."""
+"""Prefix of the versions of clients that retry the end of a transaction by themselves, even on the
+same connection, if no answer arrives."""
 
 
 class TransactionCommands:
-    """Of one connection."""
+    """Transaction commands of one connection."""
 
     def __init__(self, link: Link, services: Services, login: Login) -> None:
         self._link = link
         self._services = services
         self._login = login
         self._told: dict[TransactionId, None] = {}
-        """Transactions whose end was answered here. To end one of these again is an error, as in
-        Pulsar; on another connection it is answered as the first time, since the client that has
-        lost one does not know what became of its request."""
+        """Transactions whose end was answered on this connection.
+
+        Ending one of these again is an error, as in Pulsar. On another connection it is answered
+        like the first time, since a client that has lost a connection does not know the outcome of
+        its request.
+        """
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         work: dict[str, Callable[[Any], Awaitable[TransactionId | None]]] = {
@@ -102,7 +106,7 @@ class TransactionCommands:
             error = TransactionsDisabledError()
             self._link.write(replies.error(request.request_id, error.code, str(error)))
             return
-        # What the broker was asked to decide must not end half way with the connection.
+        # A decision that a client requested must not stop half-way when the connection ends.
         self._link.start(
             self._answer(name, do, request), partial(_refuse, name, request), must_finish=True
         )
@@ -113,7 +117,7 @@ class TransactionCommands:
         txn = await do(request)
         self._link.write(_response(name, request, txn))
 
-    # Of clients
+    # Commands of clients
 
     async def _connect(self, request: pb.CommandTcClientConnectRequest) -> None:
         await self._services.coordinators.get(request.tc_id)
@@ -163,10 +167,10 @@ class TransactionCommands:
             del self._told[next(iter(self._told))]
 
     async def _own(self, txn: TransactionId) -> Coordinator:
-        """The coordinator of a transaction that this client, or nobody known, has begun.
+        """Return the coordinator of a transaction that this client, or an unknown one, has begun.
 
         Raises:
-            AuthorizationError: somebody else's.
+            AuthorizationError: another role has begun it.
         """
         coordinator = await self._services.coordinators.get(txn.most)
         owner, role = coordinator.owner_of(txn), self._login.identity.role
@@ -174,7 +178,7 @@ class TransactionCommands:
             raise AuthorizationError(f"transaction {txn} was begun by another role")
         return coordinator
 
-    # Of coordinators
+    # Commands of coordinators
 
     async def _end_on_topic(self, request: pb.CommandEndTxnOnPartition) -> None:
         await self._login.check(Action.ADMINISTER, Cluster())
@@ -201,7 +205,7 @@ class TransactionCommands:
         try:
             found = await topics.get(name, may_create=False)
         except TopicNotFoundError:
-            # That ends the matter for the coordinator: it must not be what a store says that is
+            # The coordinator takes this answer as final, so it must not come from a store that lags
             # behind.
             await topics.catch_up()
             found = await topics.get(name, may_create=False)
@@ -222,7 +226,7 @@ def _low_watermark(request: Any) -> int:
     if not request.HasField(field):
         return -1
     value: int = getattr(request, field)
-    return -1 if value >> 63 else value  # Java's -1, as it travels
+    return -1 if value >> 63 else value  # Java's -1 on the wire
 
 
 def _refuse(name: str, request: Any, error: RequestError) -> bytes:

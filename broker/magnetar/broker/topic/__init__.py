@@ -1,4 +1,4 @@
-"""A topic that this broker owns: its log, its producers, its subscriptions, and what it hosts."""
+"""A topic that this broker owns: its log, producers, subscriptions and features."""
 
 from magnetar.broker.topic.feature import (
     NO_ROWS,

@@ -1,13 +1,13 @@
-"""Admit producers to a topic: access modes, the topic's epoch, and producers that come back.
+"""Admit producers to a topic: access modes, the topic's epoch, and producers that reconnect.
 
-*Shared*: any number, unless somebody has the topic for itself or waits for that. *Exclusive*: one,
-if nobody else is there. *WaitForExclusive*: the same, after waiting in a queue.
-*ExclusiveWithFencing*: everybody else goes. Each time a producer gets the topic for itself the
-epoch is raised, durably before it is told; when it comes back with an epoch that is lower by now,
-somebody had the topic in between, and it is fenced for good.
+*Shared*: any number, unless a producer has exclusive access or waits for it. *Exclusive*: one, if
+the topic has no other producer. *WaitForExclusive*: one, after waiting in a queue.
+*ExclusiveWithFencing*: one; all others are disconnected. Each exclusive access raises the epoch,
+durably before the producer learns of it. If a producer reconnects with a lower epoch, another
+producer had the topic in between, and it is fenced for good.
 
-A name has one producer. Who comes back under its name takes the place of its former self: on the
-same connection if its own epoch is higher, on another if the former connection is dead.
+A name has one producer. A producer that reconnects under its name replaces its former self: on the
+same connection if its own epoch is higher, on another one if the former connection is dead.
 
 Source: protocol sheet, section 7.
 """
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from magnetar.broker.topic.use import TopicUse
 
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
-"""In the properties of the topic's log: how often the topic was had exclusively, from 0."""
+"""Property of the topic's log with its epoch: 0 at the first exclusive access, then one more each
+time."""
 
 EPOCH_MAX: Final = (1 << 63) - 1
 
@@ -55,33 +56,33 @@ def _not_told(_cancel: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a producer asks for."""
+    """Access that a producer requests."""
 
     mode: ProducerAccessMode = SHARED
     topic_epoch: int | None = None
-    """The epoch that it was given earlier."""
+    """Topic epoch that the producer was given earlier."""
     is_encrypted: bool = False
-    """Whether the producer says that it encrypts its messages."""
+    """Whether the producer declares that it encrypts its messages."""
     on_queued: Callable[[Callable[[], None]], None] = _not_told
-    """Called once when it has to wait, with a function that ends the waiting."""
+    """Called once if the producer must wait, with a function that cancels the wait."""
 
 
 SHARED_ACCESS: Final = Access()
 
 
 class _Claim:
-    """A producer that is about to have the topic for itself, or waits for it."""
+    """A producer that is about to get exclusive access, or waits for it."""
 
     __slots__ = ("is_fenced", "ready")
 
     def __init__(self) -> None:
         self.is_fenced = False
         self.ready: asyncio.Future[None] | None = None
-        """Of one that waits: done when it is its turn."""
+        """Done when it is the turn of a claim that waits; None if the claim does not wait."""
 
 
 class ProducedTopic(Protocol):
-    """What letting producers in needs of their topic."""
+    """Interface of a topic for admitting producers."""
 
     @property
     def name(self) -> TopicName: ...
@@ -106,32 +107,33 @@ class ProducedTopic(Protocol):
 
 
 class ProducerAccess:
-    """Lets producers into one topic."""
+    """Admits producers to one topic."""
 
     def __init__(self, topic: ProducedTopic, *, waiting_max: int) -> None:
         self._topic = topic
         self._waiting_max = waiting_max
         self._holder: Producer | _Claim | None = None
-        """Producer that has the topic for itself, or is being admitted as such."""
+        """Producer that has exclusive access, or is about to get it."""
         self._waiting: list[_Claim] = []
-        """A list: every topic has it, it is short, and an empty deque takes 760 bytes."""
+        """Claims in order of arrival. A list: every topic has one, it is short, and an empty deque
+        takes 760 bytes."""
 
     @property
     def holder(self) -> Producer | None:
-        """The producer that has the topic for itself."""
+        """Producer with exclusive access."""
         return self._holder if isinstance(self._holder, Producer) else None
 
     @property
     def waiting(self) -> int:
-        """Producers that wait to have it."""
+        """Number of producers that wait for exclusive access."""
         return len(self._waiting)
 
     @property
     def epoch(self) -> int | None:
-        """How often the topic was had exclusively, from 0; None: never.
+        """Epoch of the topic, one more with each exclusive access, from 0; None if there was none.
 
         Raises:
-            BrokerMetadataError: what is stored there is no number.
+            BrokerMetadataError: the stored value is not a number.
         """
         text = self._topic.log.properties.get(EPOCH_PROPERTY)
         if text is None:
@@ -145,7 +147,7 @@ class ProducerAccess:
     # Joining
 
     async def admit(self, peer: ProducerPeer, name: str) -> None:
-        """Refuse a producer if there are as many as may be; dead connections do not count.
+        """Refuse a producer if the topic has reached its limit; dead connections do not count.
 
         Raises:
             ProducerBusyError
@@ -158,7 +160,8 @@ class ProducerAccess:
             self._check_number(name)
 
     def _check_number(self, name: str) -> None:
-        """
+        """Refuse a producer of that name if the topic has reached its limit.
+
         Raises:
             ProducerBusyError
         """
@@ -167,10 +170,10 @@ class ProducerAccess:
         admission.check_producers(str(self._topic.name), self._topic.policies, others)
 
     follows: Final = frozenset({"encryption_required"})
-    """Policies of which it is told when they change."""
+    """Policies whose changes call `policies_changed`."""
 
     def policies_changed(self) -> None:
-        """Producers that do not encrypt go, if the topic requires that by now."""
+        """Disconnect producers that do not encrypt, if the topic now requires encryption."""
         if self._topic.policies.encryption_required:
             for producer in list(self._topic.producers.values()):
                 if not producer.is_encrypted:
@@ -179,13 +182,14 @@ class ProducerAccess:
     async def join(
         self, peer: ProducerPeer, producer_id: int, *, name: str, epoch: int, access: Access
     ) -> Producer:
-        """Let a producer in, in the end.
+        """Admit a producer, after waiting if need be.
 
         Raises:
-            ProducerBusyError: the name is taken, the topic is somebody's alone, or full.
-            ProducerFencedError: it cannot have the topic for itself, or not any more.
+            ProducerBusyError: the name is taken, the topic is full, or another producer has
+                exclusive access.
+            ProducerFencedError: exclusive access is impossible, or was lost to another producer.
             ServiceNotReadyError: the topic was closed meanwhile.
-            TopicTerminatedError: it takes no more messages.
+            TopicTerminatedError: the topic takes no more messages.
             BrokerMetadataError: the epoch cannot be stored now, or the topic requires encryption.
         """
         line = self._topic.line
@@ -234,17 +238,17 @@ class ProducerAccess:
         topic.producers[producer.name] = producer
         topic.use.joined += 1
         if not producer.epoch:
-            # Its first message waits for no metadata. Of those that come back, after thousands of
-            # topics moved, few may be about to publish.
+            # The first message then does not wait for metadata. Not for producers that reconnect:
+            # after thousands of topics moved, few of them may be about to publish.
             topic.log.prepare()
         return producer
 
     async def _wait_for_name(
         self, peer: ProducerPeer, producer_id: int, name: str, epoch: int
     ) -> None:
-        """End the producer's former self, and wait until what that has sent is decided.
+        """Close the producer's former self, and wait until the outcome of its messages is known.
 
-        Returns as well when somebody else has the name.
+        Also returns if another live producer has the name.
         """
         producers = self._topic.producers
         while True:
@@ -273,7 +277,7 @@ class ProducerAccess:
             )
 
     async def _claim(self, claim: _Claim, access: Access) -> None:
-        """Keep everybody else out, at once or when it is the claim's turn."""
+        """Reserve the topic for the claim, at once or when its turn comes."""
         topic = self._topic
         self._check_epoch(access.topic_epoch)
         is_taken = self._holder is not None or bool(topic.producers) or bool(self._waiting)
@@ -325,7 +329,8 @@ class ProducerAccess:
             )
 
     async def _raise_epoch(self, claim: _Claim, known: int | None) -> int:
-        """The epoch of the claim, durable: its own if it comes back, or the next one."""
+        """Return the durable epoch of the claim: its own if the producer reconnects, else the next
+        one."""
         self._check_epoch(known)
         topic, current = self._topic, self.epoch
         epoch = known
@@ -348,7 +353,7 @@ class ProducerAccess:
     # Leaving
 
     def _left(self, producer: Producer) -> None:
-        """A producer has left."""
+        """Remove a producer that has left."""
         producers = self._topic.producers
         if producers.get(producer.name) is producer:
             del producers[producer.name]
@@ -364,7 +369,7 @@ class ProducerAccess:
         self._promote()
 
     def _promote(self) -> None:
-        """If the topic is free, it is the turn of who waits longest."""
+        """Give a free topic to the claim that waits longest."""
         while self._waiting and self._holder is None and not self._topic.producers:
             claim = self._waiting.pop(0)
             assert claim.ready is not None
@@ -373,7 +378,7 @@ class ProducerAccess:
                 claim.ready.set_result(None)
 
     def close(self) -> None:
-        """The topic is closed: who waits is told to ask again."""
+        """Refuse the waiting producers because the topic is closed; their clients retry."""
         waiting, self._waiting = self._waiting, []
         self._fail(waiting, ServiceNotReadyError(f"{self._topic.name} is closing"))
 

@@ -1,7 +1,7 @@
 """Admit producers, consumers and subscriptions by the policies of a topic. Pure.
 
-Only those who come are checked: a policy that is set later leaves those who are there. The codes
-are those of the protocol sheet, sections 7, 9 and 15.
+Only newcomers are checked: a policy that is set later does not affect those already connected. The
+error codes are those of the protocol sheet, sections 7, 9 and 15.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from magnetar.broker.base.errors import (
 from magnetar.broker.policies.model import Policies, SubscriptionType
 
 _EXPIRED_AT = 1024
-"""Consumers remembered by a subscribe rate at which those whose period is over are forgotten."""
+"""Number of consumers in a subscribe rate at which those whose period is over are dropped."""
 
 
 def check_producers(topic: str, policies: Policies, producers: int) -> None:
-    """Refuse one more producer beside `producers`.
+    """Refuse another producer beside the present `producers`, if that exceeds the limit.
 
     Raises:
         ProducerBusyError
@@ -31,7 +31,7 @@ def check_producers(topic: str, policies: Policies, producers: int) -> None:
 
 
 def check_initial_subscription(topic: str, policies: Policies, subscription: str) -> None:
-    """Refuse that a producer creates a subscription.
+    """Refuse to create a subscription for a producer, if automatic creation is off.
 
     Raises:
         NotAllowedError
@@ -52,11 +52,11 @@ def check_subscription(
     is_durable: bool,
     is_asked_for: bool = False,
 ) -> None:
-    """Refuse that a subscription is created. `is_asked_for`: not by a consumer in passing.
+    """Refuse to create a subscription. `is_asked_for`: an explicit request, not a SUBSCRIBE.
 
     Raises:
-        SubscriptionNotFoundError: durable ones do not appear by themselves here.
-        NotAllowedError: there are as many as may be.
+        SubscriptionNotFoundError: durable subscriptions are not created automatically here.
+        NotAllowedError: the topic has reached its limit.
     """
     if is_durable and not is_asked_for and not policies.auto_subscription_creation:
         raise SubscriptionNotFoundError(
@@ -85,7 +85,7 @@ def check_type(topic: str, policies: Policies, type_name: str) -> None:
 def check_consumer(
     topic: str, policies: Policies, subscription: str, of_topic: int, of_subscription: int
 ) -> None:
-    """Refuse one more consumer beside those of the topic and the subscription.
+    """Refuse another consumer beside those of the topic and of the subscription.
 
     Raises:
         ConsumerBusyError
@@ -103,14 +103,14 @@ def check_consumer(
 
 
 class SubscribeRate:
-    """How often each consumer of a topic has subscribed in its present period."""
+    """Number of SUBSCRIBEs of each consumer of a topic in its current period."""
 
     def __init__(self) -> None:
         self._counts: dict[object, tuple[float, int]] = {}
-        """When the period began, and SUBSCRIBEs in it."""
+        """Start of the period, and the SUBSCRIBEs in it, per consumer."""
 
     def check(self, topic: str, policies: Policies, consumer: object, now_s: float) -> None:
-        """Count a SUBSCRIBE; `consumer` tells one from another.
+        """Count a SUBSCRIBE; `consumer` identifies the consumer.
 
         Raises:
             NotAllowedError: too many in this period.

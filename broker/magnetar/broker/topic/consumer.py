@@ -1,4 +1,4 @@
-"""A consumer: one client's place in a subscription, its credit and what it has not acknowledged."""
+"""A consumer: one client's place in a subscription, its permits and its unacknowledged entries."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -31,15 +31,15 @@ class HashRange(NamedTuple):
 
 
 class KeySharedMode(NamedTuple):
-    """What all consumers of a Key_Shared subscription have in common."""
+    """Mode that all consumers of a Key_Shared subscription must share."""
 
     is_sticky: bool = False
-    """STICKY: consumers name the hashes that they want. Otherwise the broker assigns them."""
+    """STICKY: consumers name the hash ranges that they want. Otherwise the broker assigns them."""
     is_unordered: bool = False
-    """The messages of a key may be at several consumers at once."""
+    """Whether several consumers may have messages of one key at once."""
     by_buckets: bool = False
-    """STICKY, and all consumers name the same ranges: the entry buckets of a segment, which the
-    broker divides among them."""
+    """STICKY where all consumers name the same ranges, which are the entry buckets of a segment.
+    The broker divides them among the consumers."""
 
     @property
     def name(self) -> str:
@@ -52,18 +52,19 @@ class KeySharedMode(NamedTuple):
 
 
 OnClosed = Callable[["Consumer", Destination | None], None]
-"""The broker closed a consumer: its client is told, and where to go; its id is free."""
+"""Called when the broker closes a consumer: notify its client, with the destination; free its
+id."""
 
 
 def _nobody(_consumer: "Consumer", _destination: Destination | None) -> None:
-    """Nobody is to be told."""
+    """Ignore a closed consumer."""
 
 
 class Consumer:
     """State of one consumer on one connection. Dispatchers and the subscription change it.
 
-    `permits` is the credit in messages; it goes below zero when a batch is larger than what was
-    left, and starts from zero with every subscription.
+    `permits` is the credit in messages. It falls below zero when a batch is larger than the
+    remaining credit, and starts from zero with every SUBSCRIBE.
     """
 
     __slots__ = (
@@ -122,7 +123,8 @@ class Consumer:
         metadata: Mapping[str, str] | None = None,
         on_closed: OnClosed = _nobody,
     ) -> None:
-        """`hash_ranges`: of STICKY, or what an Exclusive consumer wants to see; else empty."""
+        """`hash_ranges`: those of a STICKY consumer, or a filter of an Exclusive one; else
+        empty."""
         self.peer = peer
         self.on_closed = on_closed
         self.consumer_id = consumer_id
@@ -135,75 +137,81 @@ class Consumer:
         self.key_shared = key_shared
         self.hash_ranges = hash_ranges
         self.reads_compacted = reads_compacted
-        """Whether the consumer wants only the newest message of each key, where the topic is
+        """Whether the consumer reads only the newest message of each key, as far as the topic is
         compacted."""
         self.is_auto_consume = is_auto_consume
         """Whether the consumer accepts any schema."""
         self.metadata = metadata or {}
-        """What its client says of it, for who looks at the statistics."""
+        """Properties that the client reports, for statistics."""
         self.start: Position | None = None
-        """The first entry that it wants, if its subscription is new."""
+        """First entry to deliver, if the consumer creates the subscription."""
         self.permits = 0
         self.is_closed = False
         self.is_blocked = False
-        """Too many unacknowledged messages; of Shared and Key_Shared only."""
+        """Whether it has too many unacknowledged messages; only for Shared and Key_Shared."""
         self.is_told_end = False
-        """Whether the consumer was told that the topic is terminated and that it has seen every
-        message."""
+        """Whether the client was told that the topic is terminated and fully consumed."""
         self.pending = PendingEntries()
-        """Entries sent and not acknowledged, of Shared and Key_Shared; see `PendingAccounts`."""
+        """Entries sent and not acknowledged, for Shared and Key_Shared; see `PendingAccounts`."""
         self.held: Position | None = None
-        """First of `pending` in the log at the sample of `held_since_ms`, and held ever since."""
+        """Entry of `pending` that was first in the log at the sample of `held_since_ms`, and still
+        is held."""
         self.held_since_ms = 0
         self.unacked_messages = 0
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_redelivered = 0
         self.messages_acked = 0
-        """Of Exclusive and Failover: entries."""
+        """Acknowledged messages; for Exclusive and Failover, entries."""
         self.chunks_out = 0
         """Entries sent that are chunks."""
         self.meter = Meter(0, 0, 0, 0, 0, since_ms=connected_at_ms)
         """Rates of messages, bytes, redeliveries, acknowledgements and chunks."""
         self.entries_out = 0
         self.drained_hashes = 0
-        """Hashes of keys that this consumer held while another one owned them, and has given up."""
+        """Hashes of keys that this consumer held while another one owned them, and has given up
+        since."""
         # Wall clock, ms since the epoch; 0: not yet.
         self.flow_ms = self.first_flow_ms = 0
-        """The last and the first time the client gave credit."""
+        """The last and the first time that the client granted permits."""
         self.sent_ms = self.first_sent_ms = 0
-        """The last and the first time it was sent messages."""
+        """The last and the first time that messages were sent to it."""
         self.acked_ms = 0
-        """The last time it acknowledged anything."""
+        """The last time that it acknowledged anything."""
 
     def sample(self, now_ms: int) -> None:
-        """Note the counters for the rates, and what the consumer holds, once per interval.
+        """Sample the counters for the rates, and the oldest held entry; called once per interval.
 
-        Sending and acknowledging do nothing for the age of what a consumer holds: an entry is
-        followed from one sample to the next. When it is acknowledged or taken back, the next
-        sample chooses the first one in the log, which may have come later than others.
+        Tracking the age of held entries costs nothing at sending and acknowledging: one entry is
+        followed from sample to sample. When it is acknowledged or taken back, the next sample
+        chooses the first held entry in the log, which may have been sent later than others.
         """
         self.meter.sample(now_ms, *self._counters)
         if self.held is None or self.held not in self.pending:
             self.held, self.held_since_ms = self.pending.first(), now_ms
 
     def took_back(self) -> None:
-        """Forget the entry that is followed if it was taken back: when the consumer gets it again,
-        it begins to hold it anew."""
+        """Stop following the entry if it was taken back. Its age starts anew if the consumer gets
+        it again."""
         if self.held is not None and self.held not in self.pending:
             self.held = None
 
     def first_held(self, now_ms: int) -> tuple[Position, int] | None:
-        """Return the first entry in the log that the consumer held at a sample and has held since,
-        and for how many ms at least; None: it holds none that it held at the last sample. Entries
-        behind it may have been held for longer."""
+        """Return the first entry in the log that the consumer held at a sample and still holds.
+
+        Also return for how many ms at least. None: it holds no entry that it held at the last
+        sample. Entries behind it may have been held for longer.
+        """
         if self.held is None or self.held not in self.pending:
             return None
         return self.held, max(0, now_ms - self.held_since_ms)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
-        """Messages and bytes sent, messages sent again and acknowledged, and chunks sent, per
-        second of the last minute."""
+        """Return messages and bytes sent, messages redelivered, messages acknowledged, and chunks
+        sent.
+
+        All are per second of the last minute.
+        """
         return self.meter.per_s(now_ms, *self._counters)
 
     @property
@@ -217,12 +225,12 @@ class Consumer:
         )
 
     def was_sent(self, now_ms: int) -> None:
-        """Note that messages left for the client, once per write."""
+        """Note that messages were sent to the client; called once per write."""
         self.sent_ms = now_ms
         if not self.first_sent_ms:
             self.first_sent_ms = now_ms
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be sent something now."""
+        """Whether messages can be sent to it now."""
         return self.permits > 0 and not self.is_blocked and self.peer.is_writable

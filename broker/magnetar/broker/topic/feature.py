@@ -1,11 +1,11 @@
-"""A feature: one object by which a topic can do something more; and what it sees of the topic.
+"""A feature: an object that adds an optional function to a topic, and the topic's interface to it.
 
-A topic hosts an ordered tuple of features, which is fixed when the topic is opened (`topics/
-opening.py`, the only place that knows which there are). The topic knows none of them by name. What
-a feature has nothing to say about, it leaves as it is here.
+A topic hosts an ordered tuple of features, which is fixed when the topic is opened. Only
+`topics/opening.py` knows which features exist; the topic knows none by name. Each method here has a
+default that does nothing, so a feature overrides only what it needs.
 
-The order of the tuple is the order of everything below, but for `restore`: that of the features
-that subscriptions depend on comes before subscriptions are opened, and of the others behind.
+The order of the tuple is the order of every call below, except for `restore`: features that
+subscriptions depend on are restored before subscriptions are opened, the others afterwards.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -27,11 +27,11 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
 
 Work = Coroutine[object, object, None]
-"""What a look has found to be done."""
+"""Work that `Feature.look` found due."""
 
 
 class BacklogCursor(Protocol):
-    """What is asked of a cursor that has a backlog; those of subscriptions are such."""
+    """Interface of a cursor with a backlog. Subscription cursors satisfy it."""
 
     @property
     def mark_delete(self) -> Position: ...
@@ -46,7 +46,7 @@ class BacklogCursor(Protocol):
 
 
 class Backlog(Protocol):
-    """Entries that a subscription, or a feature, is not done with."""
+    """Entries that a subscription or a feature has not finished with."""
 
     @property
     def name(self) -> str: ...
@@ -62,7 +62,8 @@ class DurableBacklogCursor(BacklogCursor, Protocol):
     """The durable cursor of a feature's backlog."""
 
     async def persist(self) -> None:
-        """
+        """Store the state of the cursor.
+
         Raises:
             CursorError
         """
@@ -70,8 +71,10 @@ class DurableBacklogCursor(BacklogCursor, Protocol):
 
 
 class FeatureBacklog(Protocol):
-    """A backlog of a feature, by the name of its cursor. It counts against quotas that hold
-    producers back, is never evicted, and operators can drop it."""
+    """A backlog of a feature, under the name of its cursor.
+
+    Quotas that hold producers back count it. It is never evicted, and operators can drop it.
+    """
 
     @property
     def name(self) -> str: ...
@@ -84,21 +87,21 @@ class FeatureBacklog(Protocol):
 
     @property
     def what(self) -> str:
-        """The work that the backlog is of, in words, such as `copies to cluster west`."""
+        """The pending work in words, such as `copies to cluster west`."""
         ...
 
     @property
     def expires(self) -> bool:
-        """Whether messages in it expire as in those of subscriptions."""
+        """Whether its messages expire like those of subscriptions."""
         ...
 
     def drop_through(self, through: Position, /) -> int:
-        """Be done with everything through a position; returns how many entries that drops."""
+        """Drop everything through a position; return the number of entries dropped."""
         ...
 
 
 class TopicPort(Protocol):
-    """What a feature sees of the topic that hosts it."""
+    """A topic as its features see it."""
 
     @property
     def name(self) -> TopicName: ...
@@ -108,22 +111,22 @@ class TopicPort(Protocol):
 
     @property
     def tenure(self) -> Tenure:
-        """The right to serve the topic: asked before anything leaves."""
+        """The right to serve the topic; checked before anything is sent."""
         ...
 
     @property
     def policies(self) -> Policies:
-        """What counts now."""
+        """Effective policies of the topic."""
         ...
 
     @property
     def visibility(self) -> Visibility:
-        """What of the log may be read."""
+        """Visible part of the log."""
         ...
 
     @property
     def gate(self) -> TrimGate:
-        """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
+        """Entered by code that creates a durable cursor, or moves one back (rule 5.2)."""
         ...
 
     @property
@@ -131,151 +134,168 @@ class TopicPort(Protocol):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is closed, or takes no more publishes because it moves."""
+        """Whether the topic is closed, or takes no more publishes because it moves."""
         ...
 
     def append(self, record: InternalAppend, /) -> None:
-        """Append entries of the broker's own."""
+        """Append entries that the broker itself writes."""
         ...
 
     def reload(self, reason: str, /) -> None:
-        """Give the topic up at once, and have it loaded again by whoever asks for it."""
+        """Drop the topic at once; the next request loads it again."""
         ...
 
     def reopen(self, reason: str, /) -> None:
-        """Have it loaded again, after its publishes are answered and everything is saved."""
+        """Close the topic after its publishes are answered and everything is saved; the next
+        request loads it again."""
         ...
 
 
 class Gate(Protocol):
-    """Decides about each batch, before it is handed to the log."""
+    """Decides about each batch before it goes to the log."""
 
     def accept(self, batch: PublishBatch, /) -> Iterable[PublishBatch] | None:
-        """None: the batch goes on as it is. Else its parts in order, each with what was decided:
-        `is_duplicate`, `refusal`, or neither: it goes on."""
+        """Decide about a batch.
+
+        Returns:
+            None: the batch passes unchanged. Otherwise its parts in order, each with the decision:
+            `is_duplicate`, `refusal`, or neither if the part passes.
+        """
         ...
 
 
 class Listener(Protocol):
-    """Hears of the outcome of each batch, before anything is dispatched or receipted."""
+    """Receives the outcome of each batch, before dispatch and before receipts."""
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int, /) -> None:
-        """The entries are durable."""
+        """Handle entries that are durable."""
         ...
 
     def failed(self, batch: PublishBatch, error: LedgerError, /) -> None:
-        """The entries are not stored, or nobody can tell."""
+        """Handle entries that are not stored, or whose outcome is unknown."""
         ...
 
 
 class Stamp(Protocol):
-    """Puts something in front of each entry that is stored. A topic has one at most."""
+    """Adds a prefix to each stored entry. A topic has at most one stamp."""
 
     def published(self, batch: PublishBatch, /) -> AppendBatch:
-        """Return what the log is given for a batch, whose `prefixes` are set."""
+        """Return what to append for a batch; sets its `prefixes`."""
         ...
 
     def internal(self, record: InternalAppend, /) -> AppendBatch:
-        """Return what the log is given for entries of the broker's own."""
+        """Return what to append for entries of the broker's own."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PublishRows:
-    """What a feature puts into the rows of its topic's publish line. Empty ones cost nothing."""
+    """A feature's contribution to the rows of the publish line. Empty ones cost nothing."""
 
     checks: tuple[MessageCheck, ...] = ()
-    """Look at the metadata of each message."""
+    """Checks of the metadata of each message."""
     gates: tuple[Gate, ...] = ()
     on_handed: tuple[Callable[[PublishBatch], None], ...] = ()
-    """Called with each batch that has passed the gates, right before the log has it."""
+    """Called with each batch that has passed the gates, right before it goes to the log."""
     stamp: Stamp | None = None
-    """Puts something in front of each entry, behind `on_handed`; None: entries are stored as they
-    came."""
+    """Adds a prefix to each entry, after `on_handed`; None: entries are stored as they arrived."""
     listeners: tuple[Listener, ...] = ()
     takes_transactions: Callable[[], bool] | None = None
-    """Whether messages of transactions may come now; if not, that is being prepared, and they have
-    to be sent again. None: the feature does not say.
+    """Returns whether messages of transactions may come now. False: the feature is still preparing,
+    and the client must send them again. None: the feature has no say.
 
     Raises:
-        NotAllowedError: they may never come.
+        NotAllowedError: the topic never takes messages of transactions.
     """
     closes_after_refusal: bool = False
-    """Whether a producer is closed after one of its messages was refused: its client may send that
-    again, and it must not be taken for one that was stored."""
+    """Whether a producer is closed after one of its messages was refused.
+
+    The client may send that message again, and a second copy must not count as already stored.
+    """
 
 
 NO_ROWS: Final = PublishRows()
 
 
 class Feature:
-    """One optional part of one topic. Everything happens on the event loop."""
+    """One optional part of one topic. All methods run on the event loop."""
 
     reserved_as = ""
-    """What the topic is, if its log is the feature's own: clients may not use it, and neither
-    trimming nor disuse takes anything away. Empty: it is a topic like others."""
+    """Description of the topic, if the log belongs to the feature. Clients may not use such a
+    topic; trimming and the deletion of unused topics leave it alone. Empty: an ordinary topic."""
 
     follows: frozenset[str] = frozenset()
-    """The policies of which it is told when they change, and those that its rows go by."""
+    """Policies whose changes call `policies_changed`, including those that its rows depend on."""
 
     @property
     def is_working(self) -> bool:
-        """Whether it does something that takes long, beside looks and requests."""
+        """Whether a long operation runs, apart from looks and requests."""
         return False
 
-    # Its life
+    # Life cycle
 
     async def restore(self) -> None:
-        """Take up what is stored, before clients use the topic."""
+        """Restore the stored state, before clients use the topic."""
 
     def policies_changed(self, before: Policies) -> None:
-        """One of the policies that it follows is another one now."""
+        """React to a change of one of the policies in `follows`."""
 
     def look(self) -> Work | None:
-        """Look whether something is due; returns the work, if it takes time."""
+        """Check whether something is due; return the work if it takes time."""
         return None
 
     def shown(self) -> Mapping[str, Any]:
-        """What statistics show of it, by names of its own."""
+        """Return what statistics show of the feature, under names of its own."""
         return {}
 
     def cursors(self) -> Iterable[Cursor]:
-        """Durable cursors of the feature. They hold trimming back, and close with the topic."""
+        """Return the feature's durable cursors, which hold trimming back.
+
+        They close with the topic.
+        """
         return ()
 
     def backlogs(self) -> Iterable[FeatureBacklog]:
-        """Backlogs of the feature, each with one of its durable cursors."""
+        """Return the feature's backlogs, each with one of its durable cursors."""
         return ()
 
     async def before_trim(self) -> None:
-        """The oldest ledgers of the log are about to go: store what only they can tell.
+        """Store what only the oldest ledgers can tell, before they are trimmed.
 
         Raises:
-            LedgerError: that is not stored; nothing may go.
+            LedgerError: it is not stored; no ledger may be trimmed.
         """
 
     def abandon(self) -> None:
-        """Write nothing more: somebody else may have the topic."""
+        """Write nothing more: another broker may own the topic."""
 
     def close(self) -> None:
-        """The topic is closed: begin nothing more."""
+        """Begin nothing more: the topic is closed."""
 
     async def stopped(self) -> None:
-        """Return when nothing is under way; then cursors are closed."""
+        """Return when no operation is running; cursors are closed after that."""
 
     def ending(self) -> Work | None:
-        """The work of closing what it has beside the log, if it has anything; done while the log
-        and cursors are closed. Most topics of a broker have nothing there."""
+        """Return the work of closing what the feature stores beside the log; None if there is
+        nothing.
+
+        It runs while the log and the cursors are closed. Most topics of a broker have no such work.
+        """
         return None
 
     def log_grew(self) -> None:
-        """An entry of the broker's own is durable, such as the end of a transaction: readers may
-        see more now."""
+        """Handle a durable entry of the broker's own, such as the end of a transaction.
+
+        It may make more messages visible to readers.
+        """
 
     # Publishing
 
     def rows(self) -> PublishRows:
-        """What it does to publishes now. A change of a policy in `follows` asks again."""
+        """Return the feature's rows of the publish line.
+
+        A change of a policy in `follows` calls this again.
+        """
         return NO_ROWS
 
     async def admit_producer(self, producer_name: str, *, is_transactional: bool) -> None:
@@ -283,28 +303,32 @@ class Feature:
         transactions.
 
         Raises:
-            RequestError, LedgerError: it may not.
+            RequestError, LedgerError: it may not join.
         """
 
     async def settled(self, producer_name: str) -> None:
-        """Return when no message that was published under that name is undecided."""
+        """Return when every message published under that name has a known outcome."""
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """From which a new producer of that name goes on; -1: it does not say."""
+        """Return the last sequence id of a producer name, after which a new producer continues.
+
+        -1: the feature has no say.
+        """
         return -1
 
     # Subscriptions
 
     def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
-        """A subscription is being opened: what its dispatchers work on, with what is ours."""
+        """Return the dispatch context of a subscription that is being opened, with the feature's
+        own parts added."""
         return context
 
     async def deleted(self, subscription: str) -> None:
-        """The cursor of a subscription is gone for good.
+        """Drop what the feature keeps of a subscription whose cursor is deleted.
 
         Raises:
-            BrokerPersistenceError: what is kept of it cannot be dropped.
+            BrokerPersistenceError: it cannot be dropped.
         """
 
     def forgotten(self, subscription: str) -> None:
-        """A subscription is no more there."""
+        """Drop what is kept in memory of a subscription that has left the topic."""

@@ -1,5 +1,5 @@
-"""The last message of a topic: where its last entry is, the last message in that, and where it
-begins if it is in chunks."""
+"""The last message of a topic: its entry, its index in the batch, and its first chunk if it is
+chunked."""
 
 from magnetar.broker.base.chunks import chunk_metadata
 from magnetar.broker.base.entry import MARKER, last_batch_index_of, messages_of
@@ -14,14 +14,15 @@ from magnetar.sdk.wire import MessageMetadata
 _NOTHING = Position(-1, -1)
 
 LOOK_BACK_ENTRIES_MAX = 1_000
-"""Entries among which the beginning of a message in chunks is looked for."""
+"""Most entries searched for the first chunk of a message."""
 LOOK_BACK_BYTES_MAX = 256 << 20
-"""Bytes of entries read to find the beginning of a message in chunks. An entry is read as a whole,
-be it from the cache or from bookies."""
+"""Most bytes of entries read to find the first chunk of a message. An entry is read as a whole,
+from the cache or from bookies."""
 
 
 class LastMessage:
-    """Finds it, with at most one read for each last entry, but for the broker's own behind it."""
+    """Finds the last message with at most one read per last entry, not counting the broker's own
+    entries after it."""
 
     def __init__(self, topic: str, log: TopicLog, cache: TailCache, visibility: Visibility) -> None:
         self._topic = topic
@@ -30,13 +31,14 @@ class LastMessage:
         self._visibility = visibility
         self._known: tuple[Position, int] = (_NOTHING, -1)
         self._chunk: MessageMetadata | None = None
-        """Of the known entry, if it goes on with a message in chunks."""
+        """Metadata of the known entry, if it is a chunk but not the first one of its message."""
         self._begun: tuple[Position, Position | None] = (_NOTHING, None)
 
     async def find(self) -> tuple[Position, int]:
-        """Position of the last entry, and the index of the last message in it (-1: no batch).
+        """Return the position of the last entry, and the index of the last message in it (-1: no
+        batch).
 
-        (-1, -1) and -1 if the topic holds nothing.
+        (-1, -1) and -1 if the topic is empty.
 
         Raises:
             BrokerPersistenceError: the entry could not be read.
@@ -54,9 +56,10 @@ class LastMessage:
         return self._known
 
     async def first_chunk(self, last: Position) -> Position | None:
-        """Where the message begins of which `find` has told a chunk that is not its first one.
+        """Return where the message begins whose later chunk `find` has returned.
 
-        None: it is none, or its beginning is gone or too far away. It is looked for once.
+        None: the last message is not such a chunk, or its beginning is trimmed or too far back. The
+        search runs once per last entry.
         """
         chunk = self._chunk
         if chunk is None or self._known[0] != last:
@@ -65,7 +68,7 @@ class LastMessage:
             try:
                 self._begun = (last, await self._look_back(last, chunk))
             except BrokerPersistenceError:
-                return None  # and looked for again by whoever asks next
+                return None  # and the next call searches again
         return self._begun[1]
 
     async def _look_back(self, position: Position, chunk: MessageMetadata) -> Position | None:
@@ -77,7 +80,7 @@ class LastMessage:
             entry = await self._entry_at(position)
             found = chunk_metadata(entry)
             if found is not None and found.uuid == chunk.uuid:
-                # Names are used again by producers that come back, for other messages.
+                # Producers that reconnect reuse ids for other messages.
                 if found.publish_time != chunk.publish_time:
                     return None
                 if found.chunk_id == 0:
@@ -93,7 +96,7 @@ class LastMessage:
         self._chunk = chunk if chunk is not None and chunk.chunk_id > 0 else None
 
     async def _find_visible(self) -> tuple[Position, int]:
-        """Find the last message behind which are markers or entries of aborted transactions."""
+        """Find the last message before trailing markers or entries of aborted transactions."""
         position = self._visibility.last
         while position.entry_id >= 0 and self._log.first_position() <= position:
             if position == self._known[0]:

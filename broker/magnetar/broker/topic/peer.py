@@ -1,4 +1,4 @@
-"""What consumers and topics see of the connection they belong to."""
+"""Client connections, as consumers and topics see them."""
 
 import asyncio
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Probed(Protocol):
-    """A client that can be asked whether it is still there."""
+    """A client whose liveness can be checked."""
 
     async def is_alive(self) -> bool:
         """Probe the client with a PING. A client that does not answer is disconnected."""
@@ -14,7 +14,7 @@ class Probed(Protocol):
 
 
 class Peer(Probed, Protocol):
-    """One client connection, seen from a consumer. `Link` is the real one."""
+    """A client connection, as a consumer sees it. `Link` implements it."""
 
     @property
     def address(self) -> str:
@@ -23,40 +23,41 @@ class Peer(Probed, Protocol):
 
     @property
     def protocol_version(self) -> int:
-        """The version that both sides speak."""
+        """Protocol version that both sides use."""
         ...
 
     @property
     def takes_entry_metadata(self) -> bool:
-        """Whether the client is sent what a broker stored in front of messages."""
+        """Whether the client gets the prefixes that a broker stored in front of messages."""
         ...
 
     @property
     def client_version(self) -> str:
-        """What the client calls itself."""
+        """Name and version that the client reports."""
         ...
 
     @property
     def role(self) -> str:
-        """Role that the client has authenticated as; empty: authentication is off."""
+        """Role that the client has authenticated as; empty if authentication is off."""
         ...
 
     @property
     def heard_ms(self) -> int:
-        """When the commands that are being handled came to their turn, ms since the epoch."""
+        """When the broker began to handle the current commands, ms since the epoch."""
         ...
 
     @property
     def is_writable(self) -> bool:
-        """False while too many bytes wait to be sent: dispatch must pause."""
+        """Whether more may be written. False while too many bytes wait to be sent: dispatch must
+        pause."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Send bytes; nothing happens if the connection is gone."""
+        """Send bytes; do nothing if the connection is gone."""
         ...
 
 
 async def probe(peers: Iterable[Probed], *, but: Probed) -> None:
-    """Have those disconnected, but for one that just spoke, that turn out to be dead."""
+    """Probe peers and disconnect the dead ones. `but`: a peer that is known to be alive."""
     others = dict.fromkeys(each for each in peers if each is not but)
     await asyncio.gather(*(each.is_alive() for each in others))

@@ -1,8 +1,8 @@
 """Positions that clients name: message ids from the wire, and positions by publish time.
 
-What a client names need not exist: it may be trimmed, beyond the end, or one of the constants
-earliest and latest. `AckState.reset` settles that; here only the wire's form is read, and a time is
-turned into a position.
+A position that a client names need not exist: it may be trimmed, beyond the end, or one of the
+constants earliest and latest. `AckState.reset` resolves that. This module only decodes message ids,
+and turns times into positions.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,51 +18,53 @@ _SIGN_BIT = 1 << 63
 _BIT_64 = 1 << 64
 
 CLOCKS_DIFFER_MS = 60_000
-"""So far clocks of producers may differ from a broker's."""
+"""Largest difference, in ms, that is tolerated between clocks of producers and of a broker."""
 _LOOKED_AT = 8
 """Entries whose publish times decide one step of a search."""
 _LOOKED_AT_BYTES = 1 << 18
 
 
 class ListedLog(ReadableLog, Protocol):
-    """A log that also tells its ledgers; `ManagedLog` is one."""
+    """A log that also lists its ledgers; `ManagedLog` is one."""
 
     @property
     def ledgers(self) -> Sequence[LogLedger]: ...
 
     def stored_since_ms(self, position: Position, /) -> int:
-        """A time before which the entry was not stored, by brokers' clocks; 0: nothing is known."""
+        """Return a time, by brokers' clocks, before which the entry was not stored; 0: unknown."""
         ...
 
     async def entries_after(self, ledger_id: int, publish_ms: int, /) -> range | None:
-        """Where in a ledger the first entry is that was published at or after a time, without a
-        read of entries; None: that cannot be told. See `ManagedLog.entries_after`."""
+        """Return where in a ledger the first entry is that was published at or after a time.
+
+        It reads no entries. None: unknown. See `ManagedLog.entries_after`.
+        """
         ...
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit field that holds a signed value: -1 travels as 2^64-1."""
+    """Return an unsigned 64-bit field as the signed value it holds: -1 is sent as 2^64-1."""
     return value - _BIT_64 if value & _SIGN_BIT else value
 
 
 def position_of(message_id: MessageIdData) -> Position:
-    """Ledger and entry id of a message id."""
+    """Return ledger and entry id of a message id."""
     return Position(signed(message_id.ledgerId), signed(message_id.entryId))
 
 
 async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
-    """The first entry published at or after the time: what a seek to it delivers first.
+    """Return the position of the first entry published at or after the time, where a seek begins.
 
-    Binary search, by the publish times that producers set, of several entries at each step: they
-    need not grow. In a ledger that is read from an object store, the object's index leads to one
-    run of entries, and the search goes on in there. A time that is long before its entry can have
-    been stored is of a wrong clock, and that bound counts instead of it. With clocks that disagree
-    the result is approximate, but never beyond the end (rule 4.3 of the managed ledger). If every
-    entry is older, the one to be written next when this was called: what comes meanwhile is not
-    older.
+    A binary search by the publish times that producers set. Each step looks at several entries,
+    because publish times need not grow. In a ledger that is read from an object store, the object's
+    index leads to one run of entries, and the search continues there. A publish time long before
+    its entry can have been stored comes from a wrong clock, and the earliest possible time counts
+    instead. With clocks that disagree the result is approximate, but never beyond the end (rule 4.3
+    of the managed ledger). If every entry is older, the result is the next entry to be written at
+    the time of the call: later entries are not older.
 
-    An entry whose time cannot be read counts as not older: to begin too early delivers what the
-    client can tell from what it asked for, and to begin too late would skip all that lies before.
+    An entry without a readable time counts as not older. Starting too early delivers messages that
+    the client can filter out; starting too late would skip all messages before.
 
     Raises:
         LedgerError: an entry could not be read.
@@ -78,7 +80,7 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
             found = await _by_index(log, position.ledger_id, publish_time_ms)
             if found is not None:
                 begin = middle - position.entry_id
-                if found.start:  # else the first one may be in a ledger before it
+                if found.start:  # else the first one may be in an earlier ledger
                     low = min(high, max(low, begin + found.start))
                 if found:
                     high = min(high, begin + found.stop - 1)
@@ -92,8 +94,11 @@ async def position_at_time(log: ListedLog, publish_time_ms: int) -> Position:
 
 
 async def _by_index(log: ListedLog, ledger_id: int, publish_time_ms: int) -> range | None:
-    """What `entries_after` says, unless clocks may be wrong: an entry that was stored at or after
-    the time may count as not older, though its publish time says so."""
+    """Return what `entries_after` says, or None if clocks may be wrong.
+
+    An entry that was stored at or after the time may count as not older, even if its publish time
+    is older.
+    """
     found = await log.entries_after(ledger_id, publish_time_ms)
     if found is None or found.start == 0:
         return found
@@ -109,18 +114,20 @@ async def newest_published_ms(
     clocks_differ_ms: int = 0,
     time_of: Callable[[bytes], int | None] = publish_time_ms_of,
 ) -> int | None:
-    """The newest publish time of the entry and a few before it in its ledger. Usually one read.
+    """Return the newest publish time among the entry and a few before it in its ledger.
 
-    Where several producers take turns, one of them with a clock that is behind, the others say how
-    late it is. No time counts for less than what `stored_since_ms` says of its entry.
+    Usually one read. Where several producers take turns and the clock of one is behind, the others'
+    times tell how late it is. No time counts as earlier than what `stored_since_ms` returns for its
+    entry.
 
     Args:
-        now_ms: a later publish time of an entry before it is not true, and is left out.
-        time_of: the time of an entry, ms since the epoch; None: it cannot be read.
-        clocks_differ_ms: a time that is earlier than the entry was stored by less is left alone.
+        now_ms: publish times of earlier entries after this are false, and left out.
+        time_of: returns the time of an entry, ms since the epoch; None: it cannot be read.
+        clocks_differ_ms: a time that is earlier than the entry was stored by no more than this is
+            accepted.
 
     Returns:
-        None: the entry's own time cannot be read. 0: it was trimmed away meanwhile.
+        None: the entry's own time cannot be read. 0: the entry was trimmed meanwhile.
 
     Raises:
         LedgerError: an entry could not be read.
@@ -146,17 +153,18 @@ async def newest_published_ms(
 
 
 def entries_in(log: ListedLog) -> int:
-    """Confirmed entries that are not trimmed."""
+    """Return the number of confirmed entries that are not trimmed."""
     return sum(entries for _, entries in _confirmed(log))
 
 
 def nth_position(log: ListedLog, index: int) -> Position:
-    """Entry number `index` of what is not trimmed, from 0; `LATEST` beyond the end."""
+    """Return the position of entry number `index` of what is not trimmed, from 0; `LATEST` beyond
+    the end."""
     return _nth(_confirmed(log), index)
 
 
 def _confirmed(log: ListedLog) -> list[tuple[int, int]]:
-    """Ledgers with their confirmed entries, without those that have none."""
+    """Return the ledgers with their confirmed entries, without empty ones."""
     last = log.last_confirmed
     counted = (
         (
@@ -171,7 +179,7 @@ def _confirmed(log: ListedLog) -> list[tuple[int, int]]:
 
 
 def _nth(ledgers: Sequence[tuple[int, int]], index: int) -> Position:
-    """Entry number `index` of the log; `LATEST` beyond the end."""
+    """Return the position of entry number `index` of the log; `LATEST` beyond the end."""
     for ledger_id, entries in ledgers:
         if index < entries:
             return Position(ledger_id, index)

@@ -1,13 +1,13 @@
 """A producer: one client's handle to publish to a topic, and the order of its answers.
 
-Receipts leave strictly in the order of the SENDs, errors included: clients compare each receipt
-with their oldest pending message and drop the connection when it does not fit. The log answers
-batches in order; refusals in between wait for the batches before them, and so do the answers to
-messages that a topic with deduplication knows already.
+Receipts are sent strictly in the order of the SENDs, errors included. Clients compare each receipt
+with their oldest pending message, and drop the connection if it does not fit. The log answers
+batches in order. Refusals wait for the batches before them, and so do answers to duplicates on a
+topic with deduplication.
 
-After a failed publish the producer is closed. The client resends what has no receipt through a new
-one; publishes that were under way behind the failed one must not be answered any more, or a later
-message could be receipted while an earlier one is lost.
+After a failed publish the producer is closed, and the client resends everything without a receipt
+through a new one. Pending publishes after the failed one must not be answered any more: a later
+message could get a receipt while an earlier one is lost.
 """
 
 from collections import deque
@@ -40,8 +40,10 @@ _log = structlog.get_logger()
 
 
 class ProducerPeer(Probed, Protocol):
-    """The publishing side of one client connection, seen from its producers. `Publishing` is the
-    real one."""
+    """The publishing side of a client connection, as its producers see it.
+
+    `Publishing` implements it.
+    """
 
     @property
     def address(self) -> str:
@@ -50,29 +52,30 @@ class ProducerPeer(Probed, Protocol):
 
     @property
     def client_version(self) -> str:
-        """What the client calls itself."""
+        """Name and version that the client reports."""
         ...
 
     @property
     def is_partial_producer(self) -> bool:
-        """Whether the client makes producers of the partitions it needs only."""
+        """Whether the client creates producers only for the partitions that it needs."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Send bytes; nothing happens if the connection is gone."""
+        """Send bytes; do nothing if the connection is gone."""
         ...
 
     def on_publishes_done(self, batch: "PublishBatch") -> None:
-        """Publishes are durable, or have failed: there is room for more."""
+        """Make room for more publishes: those of the batch are durable, or have failed."""
         ...
 
     def producer_closed(self, producer: "Producer", destination: Destination | None) -> None:
-        """The broker closed the producer: tell the client, and where to go; forget the id."""
+        """Tell the client that the broker closed the producer, and where to connect; forget the
+        id."""
         ...
 
 
 class Producer:
-    """One producer of a topic. Not thread safe; everything happens on the event loop."""
+    """One producer of a topic. Not thread-safe; all methods run on the event loop."""
 
     __slots__ = (
         "_on_closed",
@@ -108,7 +111,8 @@ class Producer:
         epoch: int,
         is_encrypted: bool = False,
     ) -> None:
-        """`line`: of its topic. `on_closed`: it has left the topic."""
+        """`line`: the publish line of the topic. `on_closed`: called when the producer leaves the
+        topic."""
         self.peer = peer
         self.producer_id = producer_id
         self.line = line
@@ -117,39 +121,39 @@ class Producer:
         self.epoch = epoch
         self.is_encrypted = is_encrypted
         self.access_mode = ProducerAccessMode.Shared
-        """What its client asked for."""
+        """Access mode that the client requested."""
         self.connected_at_ms = line.clock.wall_ms()
         self.topic_epoch: int | None = None
-        """Of a producer that has the topic for itself."""
+        """Epoch of a producer with exclusive access to the topic."""
         self.schema_version = b""
-        """As its messages say it; empty: it has no schema."""
+        """Schema version as in its messages; empty if the producer has no schema."""
         self.metadata: dict[str, str] = {}
-        """What its client says of it, for who looks at the statistics."""
+        """Properties that the client reports, for statistics."""
         self.is_closed = False
         self.messages_in = 0
         self.bytes_in = 0
         self.chunks_in = 0
         self.messages_dropped = 0
-        """Messages that a topic without a store took no notice of: too many at once."""
+        """Messages that a non-persistent topic dropped: too many were pending."""
         self.meter = Meter(0, 0, 0, 0, since_ms=self.connected_at_ms)
         """Rates of messages, bytes, chunks and dropped messages."""
-        # Batches under way, and encoded SEND_ERRORs that wait for the batches before them.
+        # Pending batches, and encoded SEND_ERRORs that wait for the batches before them.
         self._waiting: deque[PublishBatch | bytes] = deque()
         self._on_drained: Callable[[], None] | None = None
 
     @property
     def checks(self) -> "tuple[MessageCheck, ...]":
-        """What looks at the metadata of each of its messages."""
+        """Checks of the metadata of each of its messages."""
         if not self.is_encrypted:
             return self.line.checks
         return self.line.checks_of(is_encrypted=True)
 
     def sample(self, now_ms: int) -> None:
-        """Note the counters for the rates, once per interval."""
+        """Sample the counters for the rates; called once per interval."""
         self.meter.sample(now_ms, *self._counters)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
-        """Messages, bytes and chunks published, and messages dropped, per second of the last
+        """Return messages, bytes and chunks published, and messages dropped, per second of the last
         minute."""
         return self.meter.per_s(now_ms, *self._counters)
 
@@ -158,7 +162,8 @@ class Producer:
         return self.messages_in, self.bytes_in, self.chunks_in, self.messages_dropped
 
     def publish(self, batch: "PublishBatch") -> None:
-        """Append the batch to the topic; if that moves, the client sends it again elsewhere."""
+        """Append the batch to the topic; if the topic moves, the client sends it again
+        elsewhere."""
         line = self.line
         if line.is_draining:
             batch.error = LogClosedError(f"{line.name} moves to another broker")
@@ -170,8 +175,8 @@ class Producer:
             line.append(batch)
 
     def _pass(self, batch: "PublishBatch", gates: "Sequence[Gate]") -> None:
-        """Have gates decide in their order: the batch is stored, or answered in its place, or each
-        part of it is."""
+        """Run the gates in order. The batch, or each part of it, is then stored, or answered in its
+        place."""
         for at, gate in enumerate(gates, 1):
             parts = gate.accept(batch)
             if parts is None:
@@ -190,7 +195,7 @@ class Producer:
         self.line.append(batch)
 
     def _answer(self, batch: "PublishBatch", frames: bytes) -> None:
-        """Answer a batch that is not stored, after the answers to everything before it."""
+        """Answer a batch that is not stored, after the answers to all earlier ones."""
         batch.answer = frames
         self._waiting.append(batch)
         self._go_on()
@@ -213,7 +218,7 @@ class Producer:
         )
 
     def reject(self, sequence_id: int, error: RequestError) -> None:
-        """Answer one SEND with an error, after the answers to everything before it."""
+        """Answer one SEND with an error, after the answers to all earlier ones."""
         frame = replies.send_error(self.producer_id, sequence_id, error.code, str(error))
         if self._waiting:
             self._waiting.append(frame)
@@ -221,7 +226,7 @@ class Producer:
             self.peer.write(frame)
 
     def receipt_again(self, sequence_id: int, highest_id: int) -> None:
-        """Answer a SEND of what is stored already, after the answers to everything before it."""
+        """Answer a SEND that is stored already, after the answers to all earlier ones."""
         frame = encode_send_receipts(
             self.producer_id,
             [sequence_id],
@@ -235,13 +240,14 @@ class Producer:
             self.peer.write(frame)
 
     def batch_appended(self, batch: "PublishBatch", ledger_id: int, first_entry_id: int) -> None:
-        """Hand the entries to the topic, send the receipts, make room.
+        """Hand the entries to the topic, send the receipts, and make room.
 
-        A broker whose tenure has ended sends none: it is told about that, and closes the producer.
+        A broker whose tenure has ended sends no receipts; the end of the tenure closes the
+        producer.
         """
         head = self._waiting.popleft()
         assert head is batch, "the log answers appends in order"
-        # First: dispatchers then wake before what is written here leaves, and it leaves together.
+        # First: dispatchers then wake before this write is sent, so that both leave together.
         self.line.stored(batch, ledger_id, first_entry_id)
         if not self.is_closed and self.line.tenure.holds():
             self.messages_in += batch.messages
@@ -261,8 +267,10 @@ class Producer:
             self._go_on()
 
     def batch_answered(self, batch: "PublishBatch", frames: bytes, *, dropped: int = 0) -> None:
-        """Send what the topic answers, after the answers to everything before it. `dropped`:
-        messages of the batch that the topic took no notice of."""
+        """Send the topic's own answer, after the answers to all earlier SENDs.
+
+        `dropped`: messages of the batch that the topic dropped.
+        """
         self.messages_in += batch.messages
         self.bytes_in += batch.size_bytes
         self.chunks_in += len(batch.chunks)
@@ -271,7 +279,7 @@ class Producer:
         self._go_on()
 
     def batch_failed(self, batch: "PublishBatch", error: LedgerError) -> None:
-        """Report the failure, once everything before it has been answered.
+        """Report the failure, after the answers to all earlier batches.
 
         A log that refuses an append outright may do so before it has answered earlier ones.
         """
@@ -281,11 +289,13 @@ class Producer:
         self._go_on()
 
     def _fail(self, batch: "PublishBatch", error: LedgerError) -> None:
-        """Tell the client what failed and close the producer: see the module's theory."""
+        """Tell the client what failed, and close the producer, for the reason in the module
+        docstring."""
         if self.is_closed:
             return
-        # A fenced or closed log says nothing about the message: the client is told to look the
-        # topic up again, and resends by itself. So it does to a terminated one, and hears of that.
+        # A fenced or closed log says nothing about the message: the client looks the topic up again
+        # and resends by itself. A client of a terminated topic does so too, and then learns of the
+        # termination.
         if not isinstance(error, (LogFencedError, LogClosedError, LogTerminatedError)):
             _log.warning(
                 "publish_failed",
@@ -295,14 +305,14 @@ class Producer:
                 error=str(error),
             )
             text = f"{self.line.name}: the message could not be stored: {error}"
-            # What never passes is not to be sent again.
+            # A message that can never be stored must not be sent again.
             is_final = isinstance(error, MessageTooLargeError)
             refusal = NotAllowedError(text) if is_final else BrokerPersistenceError(text)
             self.peer.write(self._errors(batch, refusal))
         self.close_by_broker()
 
     def _go_on(self) -> None:
-        """Answer what waited for the answers before it; report when nothing is under way."""
+        """Send the answers that waited for earlier ones; report when none is pending."""
         waiting = self._waiting
         while waiting:
             head = waiting[0]
@@ -326,20 +336,23 @@ class Producer:
             on_drained()
 
     def close_by_client(self, on_drained: Callable[[], None]) -> None:
-        """Take no more; call back when every publish under way has been answered."""
+        """Accept no more; call back when every pending publish has been answered."""
         if self._waiting:
             self._on_drained = on_drained
         else:
             on_drained()
 
     def close(self) -> None:
-        """Leave the topic. Publishes under way go on, but nobody is told."""
+        """Leave the topic. Pending publishes continue, but get no answer."""
         if not self.is_closed:
             self.is_closed = True
             self._on_closed(self)
 
     def close_by_broker(self, destination: Destination | None = None) -> None:
-        """Leave the topic and tell the client, which goes to `destination`, or looks it up."""
+        """Leave the topic and notify the client.
+
+        It connects to `destination`; without one, it looks the topic up again.
+        """
         if not self.is_closed:
             self.close()
             self.peer.producer_closed(self, destination)

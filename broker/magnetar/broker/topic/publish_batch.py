@@ -1,8 +1,8 @@
-"""What one producer sent in one read: entries on their way into the log, and the receipts they owe.
+"""A publish batch: the SENDs of one producer in one read, and the receipts that they need.
 
-A batch is a value with a *sink*, which hears of the outcome. Checks of features may note something
-about single entries (`EntryNotes`); gates write down what they have decided (`is_duplicate`,
-`refusal`), and the sink answers by that.
+A batch is a value with a *sink*, which receives the outcome. Checks of features may note something
+about single entries (`EntryNotes`). Gates record their decisions (`is_duplicate`, `refusal`), and
+the sink answers accordingly.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 
 class EntryNotes(Generic[T]):
-    """One kind of note about entries of a batch. A feature makes one, and finds its notes by it."""
+    """One kind of note about entries of a batch. A feature creates one, and uses it as the key to
+    its notes."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -25,13 +26,13 @@ class EntryNotes(Generic[T]):
         return f"<notes: {self._what}>"
 
     def add(self, batch: "PublishBatch", value: T) -> None:
-        """Note something about the entry that comes next."""
+        """Add a note about the next entry of the batch."""
         if batch.notes is None:
             batch.notes = {}
         batch.notes.setdefault(self, []).append((len(batch.payloads), value))
 
     def of(self, batch: "PublishBatch") -> Sequence[tuple[int, T]]:
-        """The notes about a batch, each with the index of its entry, in order."""
+        """Return the notes about a batch in order, each with the index of its entry."""
         notes = batch.notes
         if notes is None:
             return ()
@@ -39,9 +40,11 @@ class EntryNotes(Generic[T]):
 
 
 class MessageCheck(Protocol):
-    """Looks at single messages before they are stored, for topics that ask for more than a
-    checksum. It sees the parsed metadata, once per message; a refusal is answered by SEND_ERROR
-    with the code of the error, in its place."""
+    """Checks single messages before they are stored, for topics that need more than a checksum.
+
+    A check sees the parsed metadata, once per message. A refusal is answered with SEND_ERROR and
+    the code of the error, in its place.
+    """
 
     def __call__(
         self,
@@ -51,10 +54,10 @@ class MessageCheck(Protocol):
         payload: bytes,
         /,
     ) -> None:
-        """Look at the message that would come next in the batch.
+        """Check the message that would come next in the batch.
 
         Raises:
-            RequestError: it is refused.
+            RequestError: the message is refused.
         """
         ...
 
@@ -63,49 +66,51 @@ class ReceiptSink(Protocol):
     """Receiver of the outcome of a batch, which answers its SENDs; `Producer` is one."""
 
     def batch_appended(self, batch: "PublishBatch", ledger_id: int, first_entry_id: int, /) -> None:
-        """The log has the entries durably, at consecutive ids."""
+        """Handle entries that are durable in the log, at consecutive ids."""
         ...
 
     def batch_failed(self, batch: "PublishBatch", error: LedgerError, /) -> None:
-        """The log could not store the entries, or does not know whether it did."""
+        """Handle entries that the log could not store, or whose outcome it does not know."""
         ...
 
     def batch_answered(self, batch: "PublishBatch", frames: bytes, /, *, dropped: int = 0) -> None:
-        """The topic answers with these frames, and keeps nothing."""
+        """Send these frames as the topic's answer; the topic stores nothing."""
         ...
 
 
 class PublishBatch:
-    """The SENDs of one producer in one read: an append to the log, and the receipts it owes."""
+    """The SENDs of one producer in one read: an append to the log, and the receipts needed."""
 
-    # What few batches have is only set where it is so: there is a batch for nearly every message.
+    # Fields that few batches use are class attributes, set only where needed: there is a batch for
+    # nearly every message.
     error: LedgerError | None = None
     arrived_s = 0.0
-    """When it was handed to the log, by the monotonic clock."""
+    """When the batch was handed to the log, monotonic seconds."""
     has_highest_ids = False
-    """One of `highest_ids` is set."""
+    """Whether one of `highest_ids` is set."""
     is_plain = True
-    """None of the entries is delayed, a chunk or a marker."""
+    """Whether none of the entries is delayed, a chunk or a marker."""
     chunks: Sequence[int] = ()
     """Indexes of the entries that are chunks."""
     notes: dict[EntryNotes[Any], list[tuple[int, Any]]] | None = None
-    """What checks have noted about entries, by kind, with the indexes of the entries."""
+    """Notes of checks about entries, by kind, each with the index of the entry."""
     handed_over = 0
-    """The number by which transactions know it, once it is handed to the log; 0: they do not."""
+    """Number by which transactions know the batch, once it is handed to the log; 0: none."""
     highest = -1
-    """The highest sequence id, for deduplication; -1: none that counts."""
+    """Highest sequence id, for deduplication; -1: none that counts."""
     is_duplicate = False
-    """A gate says: its entries are stored already, and are receipted without another append."""
+    """Set by a gate: the entries are stored already, and get receipts without another append."""
     refusal: RequestError | None = None
-    """A gate says: none of its entries is taken, for this reason."""
+    """Set by a gate: none of the entries is accepted, for this reason."""
     closes_producer = False
-    """Whether the producer is closed behind the refusal; what it sends until then is not taken."""
+    """Whether the producer is closed after the refusal; until then, its further messages are not
+    taken."""
     receipt_ids: tuple[Sequence[int], Sequence[int]] | None = None
     """Sequence ids, and highest ones, that receipts name; None: those of the SENDs."""
     answer: bytes | None = None
-    """What is answered instead of storing the entries."""
+    """Frames that answer the batch instead of storing its entries."""
     prefixes: Sequence[bytes] | None = None
-    """What is stored in front of each entry; None: nothing. Set right before the log has it."""
+    """Prefixes stored in front of the entries; None: no prefixes. Set right before the append."""
 
     def __init__(
         self,
@@ -117,7 +122,7 @@ class PublishBatch:
         self.producer_id = producer_id
         self.producer_name = producer_name
         self.checks = checks
-        """What looks at the metadata of each message, if anything does."""
+        """Checks of the metadata of each message."""
         self._sink = sink
         self.payloads: list[bytes] = []
         """The entries: what the client sent, from the 0x0e01 magic on."""
@@ -125,24 +130,24 @@ class PublishBatch:
         """Messages in each entry."""
         self.sequence_ids: list[int] = []
         self.highest_ids: list[int] = []
-        """highest_sequence_id of each SEND, 0 where it was not set."""
+        """highest_sequence_id of each SEND; 0 where it is not set."""
         self.messages = 0
         self.size_bytes = 0
 
     def note_chunk(self) -> None:
-        """Note that the entry that comes next is a chunk."""
+        """Note that the next entry is a chunk."""
         self.chunks = [*self.chunks, len(self.payloads)]
         self.is_plain = False
 
     def forget_next(self) -> None:
-        """The entry that would come next was refused: what was noted about it counts no more."""
+        """Drop the notes about the next entry, because it was refused."""
         for notes in (self.notes or {}).values():
             while notes and notes[-1][0] >= len(self.payloads):
                 notes.pop()
 
     @property
     def ids_in_receipts(self) -> tuple[Sequence[int], Sequence[int] | None]:
-        """Sequence ids, and the highest ones if there are any, that its receipts name."""
+        """Sequence ids that the receipts name, and the highest ones if there are any."""
         if self.receipt_ids is not None:
             return self.receipt_ids
         return self.sequence_ids, self.highest_ids if self.has_highest_ids else None
@@ -171,13 +176,14 @@ class PublishBatch:
         return part
 
     def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
-        """The log has the entries durably, at consecutive ids."""
+        """Handle entries that are durable in the log, at consecutive ids."""
         self._sink.batch_appended(self, ledger_id, first_entry_id)
 
     def on_failed(self, error: LedgerError) -> None:
-        """The log could not store the entries, or does not know whether it did."""
+        """Handle entries that the log could not store, or whose outcome it does not know."""
         self._sink.batch_failed(self, error)
 
     def answered(self, frames: bytes, *, dropped: int) -> None:
-        """Answer with these frames: the topic keeps nothing. `dropped`: messages not taken."""
+        """Answer with these frames: the topic stores nothing. `dropped`: messages that were
+        dropped."""
         self._sink.batch_answered(self, frames, dropped=dropped)

@@ -1,12 +1,13 @@
-"""What holds publishers up: the bound on unpersisted publishes, and the rates of topics.
+"""Limits on publishers: the bound on unpersisted publishes, and the publish rates of topics.
 
-Producers have no credit in this protocol, so what has arrived is stored, however much it is. The
-only brake is to stop reading their sockets:
+Producers have no credit in this protocol, so the broker must store all that has arrived. Its only
+brake is to stop reading their sockets:
 
 - Each connection has limits of its own (`protocol/publishing.py`). `PublishBudget` bounds what all
-  of them together may hold in memory.
-- A topic that was published to faster than its rate is in debt, and none of the connections that
-  publish to it is read until time has paid for that (`PublishRate`). Others are not affected.
+  connections together may hold in memory.
+- A topic that was published to faster than its rate is in debt. The broker does not read the
+  connections that publish to it until time has paid off the debt (`PublishRate`). Others are not
+  affected.
 """
 
 import asyncio
@@ -18,13 +19,13 @@ from magnetar.broker.policies import model
 
 
 class Pausable(Protocol):
-    """A connection that can be told to go on reading."""
+    """A connection that stops reading publishes, and can be resumed."""
 
     def resume_publishing(self) -> None: ...
 
 
 class PublishBudget:
-    """Counts unpersisted bytes; remembers who waits until half of the budget is free again."""
+    """Counts unpersisted bytes, and resumes waiting connections when half of the budget is free."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -40,7 +41,7 @@ class PublishBudget:
         self.pending_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Return bytes; at half of the budget everybody who waits goes on."""
+        """Return bytes to the budget; when half of it is free, resume all waiting connections."""
         self.pending_bytes -= size_bytes
         assert self.pending_bytes >= 0
         if self._waiting and self.pending_bytes * 2 <= self.bytes_max:
@@ -49,7 +50,7 @@ class PublishBudget:
                 connection.resume_publishing()
 
     def wait(self, connection: Pausable) -> None:
-        """Have the connection resumed when there is room."""
+        """Resume the connection when there is room."""
         self._waiting[connection] = None
 
     def forget(self, connection: Pausable) -> None:
@@ -62,10 +63,10 @@ class PublishRate:
     def __init__(self, rate: model.PublishRate, now_s: Callable[[], float]) -> None:
         """`now_s`: monotonic seconds."""
         self.limited_times = 0
-        """How often a connection was not read because of it."""
+        """How often a connection was paused because of this rate."""
         self._now_s = now_s
         self.is_limited = False
-        """Whether there is a rate at all; asked for every batch."""
+        """Whether there is a rate at all; read for every batch."""
         self._rate = model.PublishRate()
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
@@ -74,7 +75,7 @@ class PublishRate:
         self.set(rate)
 
     def set(self, rate: model.PublishRate) -> None:
-        """Another rate counts from now on; debts are forgotten."""
+        """Set another rate; debts are forgotten."""
         if rate == self._rate:
             return
         self._rate = rate
@@ -89,21 +90,21 @@ class PublishRate:
         return TokenBucket(self._now_s, per_period=per_second, period_s=1)
 
     def spend(self, messages: int, size_bytes: int) -> None:
-        """So much was published."""
+        """Charge what was published."""
         if self._messages is not None:
             self._messages.spend(messages)
         if self._bytes is not None:
             self._bytes.spend(size_bytes)
 
     def wait_s(self) -> float:
-        """Time until more may be published; 0: now."""
+        """Return the seconds until more may be published; 0: now."""
         return max(
             (each.wait_s() for each in (self._messages, self._bytes) if each is not None),
             default=0.0,
         )
 
     def wait(self, connection: Pausable) -> None:
-        """Have the connection resumed when more may be published."""
+        """Resume the connection when more may be published."""
         if connection not in self._waiting:
             self._waiting[connection] = None
             self.limited_times += 1
@@ -118,7 +119,7 @@ class PublishRate:
         self._waiting.pop(connection, None)
 
     def close(self) -> None:
-        """The topic is gone: nobody waits for it."""
+        """Drop the rate and resume all waiting connections: the topic is closed."""
         self._messages = self._bytes = None
         self._go_on()
 
@@ -130,7 +131,7 @@ class PublishRate:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Each looks again for itself, and waits again if it must."""
+        """Resume all waiting connections; each checks again, and waits again if it must."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,17 +1,17 @@
-"""The publish line: what happens to messages between a producer and the log, and back.
+"""The publish line: the path of messages from a producer to the log, and of outcomes back.
 
-It has three rows, made of what the topic's policies and its features say, in this order:
+It has three rows, which come from the topic's policies and its features, in this order:
 
-- *checks* look at each message: encryption, size, then those of features. One that refuses a
-  message answers it by SEND_ERROR in its place; one that notes something comes behind those.
-- *gates* decide about each batch: draining first, then those of features. What has passed them is
-  counted by whoever counts what is handed over, may get a prefix to each entry, and is appended to
-  the log.
-- *listeners* hear of each outcome: those of features, then the tail cache. Receipts are written
-  behind all of them (`topic/producer.py`), and dispatchers run in a later turn of the loop.
+- *checks* look at each message: encryption, size, then those of features. A check that refuses a
+  message answers it with SEND_ERROR, in its place. Checks that note something come after those.
+- *gates* decide about each batch: draining first, then those of features. A batch that has passed
+  them goes to the `on_handed` callbacks, may get a prefix on each entry, and is appended to the
+  log.
+- *listeners* receive each outcome: those of features, then the tail cache. Receipts are written
+  after all of them (`topic/producer.py`). Dispatchers run in a later turn of the loop.
 
-A row is a tuple of what is there: empty ones cost nothing. Rows change when policies do, or when a
-feature says so (`update`); a batch under way keeps the checks that it began with.
+A row is a tuple; empty rows cost nothing. Rows are rebuilt when policies change, or when a feature
+requests it (`update`). A pending batch keeps the checks with which it began.
 """
 
 import asyncio
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from magnetar.broker.topic.publish_batch import PublishBatch
 
 _END_S_MAX = 2.0
-"""For the end of a topic to be decided, while a producer waits for its answer."""
+"""Longest time, in seconds, that a producer waits for a termination to be decided."""
 
 
 class PublishedTopic(Protocol):
-    """What a publish line needs of its topic."""
+    """Interface of a topic for its publish line."""
 
     @property
     def name(self) -> TopicName: ...
@@ -75,7 +75,7 @@ class PublishLine:
     """The publish line of one topic, and its counters."""
 
     def __init__(self, topic: PublishedTopic, now_s: Callable[[], float]) -> None:
-        """`now_s`: monotonic seconds, by which rates are measured."""
+        """`now_s`: monotonic seconds, for rates."""
         self.name = topic.name
         self.log = topic.log
         self.tenure = topic.tenure
@@ -96,13 +96,14 @@ class PublishLine:
         self.rate = PublishRate(topic.policies.publish_rate, now_s)
         self.is_closed = False
         self.is_draining = False
-        """The topic moves: no more publishes are taken, and those under way are being answered."""
+        """Whether the topic moves: publishes are no longer taken, and the pending ones are being
+        answered."""
         self.is_terminating = False
-        """The topic is about to take no more messages, for good; its log takes none by now."""
+        """Whether the topic is being terminated; the log already refuses messages."""
         self._deciding = 0
-        """Calls of `terminate` that are under way."""
+        """Calls of `terminate` that are running."""
         self._decided: asyncio.Event | None = None
-        """Set when the end of the topic is decided; None: nobody ends it."""
+        """Set when the outcome of a termination is known; None if no call of `terminate` runs."""
         self._in_flight = 0
         """Batches that the log has not answered."""
         self._drained: asyncio.Future[None] | None = None
@@ -111,24 +112,24 @@ class PublishLine:
         self.bytes_in = 0
         self.chunks_in = 0
         self.messages_dropped = 0
-        """Messages that a topic without a store took no notice of: too many at once."""
+        """Messages that a non-persistent topic dropped: too many were pending."""
         self.entries_in = 0
         self.messages_failed = 0
         self.meter = Meter(0, 0, 0, since_ms=topic.clock.wall_ms())
-        """Of messages, bytes and what was dropped."""
+        """Rates of messages, bytes and dropped messages."""
         self.last_publish_s = 0.0
-        """When the newest message arrived, monotonic; 0: none since the topic was loaded."""
+        """When the newest message arrived, monotonic seconds; 0: none since the loading."""
         self.update()
 
     # The rows
 
     def host(self, features: tuple[Feature, ...]) -> None:
-        """Take up what these features have to say about publishes."""
+        """Take over the rows of these features."""
         self._features = features
         self.update()
 
     def update(self) -> None:
-        """Make the rows anew: policies are other ones, or a feature says something else."""
+        """Rebuild the rows after a change of policies or features."""
         rows = [each.rows() for each in self._features]
         checks = [check for row in rows for check in row.checks]
         self.checks = (*self._policy_checks(), *checks)
@@ -151,24 +152,24 @@ class PublishLine:
         raise NotAllowedError(f"{self.name} does not support transactions")
 
     follows: Final = frozenset({"encryption_required", "max_message_bytes", "publish_rate"})
-    """Policies that the rows are made of, beside those that features follow."""
+    """Policies that the rows depend on, beside those that features follow."""
 
     def policies_changed(self) -> None:
-        """One of the policies that count for the rows is another one now."""
+        """Rebuild the rows and set the publish rate after a change of policies."""
         self.update()
         self.rate.set(self._topic.policies.publish_rate)
 
-    # What producers ask
+    # Requests of producers
 
     def checks_of(self, *, is_encrypted: bool) -> tuple[MessageCheck, ...]:
-        """What looks at each message of a producer. `is_encrypted`: it says that it encrypts."""
+        """Return the checks for a producer. `is_encrypted`: it declares that it encrypts."""
         if is_encrypted and not self._topic.policies.encryption_required:
             return (EncryptionCheck(str(self.name)), *self.checks)
         return self.checks
 
     @contextmanager
     def deciding_end(self) -> Iterator[None]:
-        """While the topic is being ended: producers that come wait for the outcome."""
+        """Mark a termination as undecided meanwhile; new producers wait for the outcome."""
         decided = self._decided = self._decided or asyncio.Event()
         self._deciding += 1
         try:
@@ -180,8 +181,11 @@ class PublishLine:
                 decided.set()
 
     async def end_decided(self) -> None:
-        """Return when nobody is ending the topic, or after a while. A client that was told to come
-        again would do so after a pause, in which it publishes nothing."""
+        """Return when no termination is undecided, or after a time limit.
+
+        A client that is told to connect again pauses first, and publishes nothing during that
+        pause.
+        """
         if self._decided is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_END_S_MAX):
@@ -192,7 +196,7 @@ class PublishLine:
 
         Raises:
             TopicTerminatedError
-            ServiceNotReadyError: that is not certain yet; clients ask again.
+            ServiceNotReadyError: the outcome is not certain yet; clients retry.
         """
         if self.log.terminated is not None:
             raise TopicTerminatedError(f"{self.name} is terminated: it takes no more messages")
@@ -200,7 +204,7 @@ class PublishLine:
             raise ServiceNotReadyError(f"{self.name} is being terminated; connect again")
 
     def check_encryption(self, *, is_encrypted: bool) -> None:
-        """Refuse a producer that does not encrypt, if the topic requires that.
+        """Refuse a producer that does not encrypt, if the topic requires encryption.
 
         Raises:
             BrokerMetadataError
@@ -211,29 +215,32 @@ class PublishLine:
             )
 
     async def admit_producer(self, producer_name: str, *, is_transactional: bool) -> None:
-        """Return when no feature is against a producer of that name that comes.
+        """Return when every feature admits a producer of that name.
 
         Raises:
-            RequestError, LedgerError: one is.
+            RequestError, LedgerError: a feature refuses it.
         """
         for feature in self._features:
             await feature.admit_producer(producer_name, is_transactional=is_transactional)
 
     async def settled(self, producer_name: str) -> None:
-        """Return when no message that was published under that name is undecided."""
+        """Return when every message published under that name has a known outcome."""
         for feature in self._features:
             await feature.settled(producer_name)
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """From which a new producer of that name goes on: what it sends again below that is not
-        stored. -1: from the beginning."""
+        """Return the last sequence id of a producer name, after which a new producer continues.
+
+        Messages up to it that the producer sends again are not stored. -1: it starts from the
+        beginning.
+        """
         known = (each.last_sequence_id(producer_name) for each in self._features)
         return max(known, default=-1)
 
     # Publishing
 
     def append(self, batch: PublishBatch) -> None:
-        """Append a batch that has passed the gates; its sink hears of the outcome."""
+        """Append a batch that has passed the gates; its sink receives the outcome."""
         self._in_flight += 1
         if self.is_closed:
             batch.on_failed(LogClosedError(f"{self.name} is closed"))
@@ -244,7 +251,7 @@ class PublishLine:
         self.log.append(batch if stamp is None else stamp.published(batch))
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """Entries are durable: the listeners hear of it, and then those who tail."""
+        """Pass durable entries to the listeners, then to the tail cache."""
         self._in_flight -= 1
         if self._drained is not None:
             self._look_drained()
@@ -269,14 +276,14 @@ class PublishLine:
         self._tail.add(run)
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
-        """A batch is not stored, or nobody can tell."""
+        """Handle a batch that is not stored, or whose outcome is unknown."""
         self._answered()
         self.messages_failed += batch.messages
         for listener in self._listeners:
             listener.failed(batch, error)
 
     def append_internal(self, record: InternalAppend) -> None:
-        """Append entries of the broker's own."""
+        """Append entries that the broker itself writes."""
         self._in_flight += 1
         record.done.add_done_callback(lambda _: self._answered())
         if self.is_closed:
@@ -298,10 +305,10 @@ class PublishLine:
     # The end
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no more publishes, and wait until those under way are answered.
+        """Take no more publishes, and wait until the pending ones are answered.
 
-        What clients send from now on gets no receipt: they send it again to the next owner. If the
-        time is over, publishes under way may be stored and are sent again nevertheless.
+        Later SENDs get no receipt: clients send them again to the next owner. After the timeout,
+        pending publishes may still be stored, and clients send them again nevertheless.
         """
         self.is_draining = True
         if self._in_flight:
@@ -309,23 +316,25 @@ class PublishLine:
             await asyncio.wait([self._drained], timeout=timeout_s)
 
     def close(self) -> None:
-        """The topic is closed: nobody waits for its rate, and nothing more is appended."""
+        """Close the line: append nothing more, and resume connections that wait for the rate."""
         self.is_closed = True
         self.rate.close()
 
     # Statistics
 
     def sample(self, now_ms: int) -> None:
-        """Note the counters for the rates, once per interval."""
+        """Sample the counters for the rates; called once per interval."""
         self.meter.sample(now_ms, self.messages_in, self.bytes_in, self.messages_dropped)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
-        """Messages and bytes published, and messages dropped, per second of the last minute."""
+        """Return messages and bytes published, and messages dropped, per second, of the last
+        minute.
+        """
         return self.meter.per_s(now_ms, self.messages_in, self.bytes_in, self.messages_dropped)
 
     @property
     def last_publish_ms(self) -> int:
-        """When the newest message arrived, ms since the epoch; 0: none since it was loaded."""
+        """When the newest message arrived, ms since the epoch; 0: none since the loading."""
         if not self.last_publish_s:
             return 0
         ago_s = max(0.0, self.clock.monotonic_s() - self.last_publish_s)
@@ -333,7 +342,7 @@ class PublishLine:
 
 
 class EncryptionCheck:
-    """Messages must be encrypted: of a topic that requires it, or of a producer that encrypts."""
+    """Refuses messages without encryption keys, for a topic or a producer that encrypts."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -353,7 +362,7 @@ class EncryptionCheck:
 
 
 class SizeCheck:
-    """Messages of a topic may not be larger than its policy says. Chunks are taken as they are."""
+    """Refuses messages above the topic's size limit. Chunks are exempt."""
 
     def __init__(self, topic: str, bytes_max: int) -> None:
         self._topic = topic

@@ -1,8 +1,9 @@
 """A run: consecutive entries of one ledger, as they were appended or read together.
 
-The unit in which entries move through the broker: a batch of publishes becomes one run in the tail
-cache, a read behind the tail becomes one, and dispatchers walk through runs. The entries are what
-clients sent; what a broker stored in front of them lies beside (`base/entry_metadata.py`).
+Entries move through the broker in runs. A batch of publishes becomes one run in the tail cache, a
+read behind the tail becomes one, and dispatchers walk through runs. The entries are what clients
+sent; the prefixes that a broker stored in front of them are kept separately
+(`base/entry_metadata.py`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,12 +50,17 @@ class Run:
         chunk_indexes: Sequence[int] | None = None,
         prefixes: Sequence[bytes] | None = None,
     ) -> None:
-        """`entries`: without their prefixes; `of_stored` takes those that were read. `messages`:
-        the messages in each entry, if they are known already. `kept_words`: of each entry, which of
-        its messages compaction has kept, as ack_set words; () is all of them. `is_plain`: it is
-        known that none of the entries is delayed, a chunk or a marker. `chunk_indexes`: of the
-        entries that may be chunks, if that is known. `prefixes`: of each entry, what a broker
-        stored in front of it; None: nothing."""
+        """Make a run of entries without their prefixes; `of_stored` takes entries as read from a
+        log.
+
+        Args:
+            messages: the messages in each entry, if known.
+            kept_words: for each entry, the messages that compaction has kept, as ack_set words; ():
+                all.
+            is_plain: whether it is known that no entry is delayed, a chunk or a marker.
+            chunk_indexes: indexes of the entries that may be chunks, if known.
+            prefixes: for each entry, what a broker stored in front of it; None: nothing.
+        """
         assert entries
         assert messages is None or len(messages) == len(entries)
         self.ledger_id = ledger_id
@@ -90,15 +96,15 @@ class Run:
         return cls(ledger_id, first_entry_id, entries, kept_words=kept_words, prefixes=prefixes)
 
     def stored(self, index: int) -> bytes:
-        """One entry as the log has it."""
+        """Return one entry as the log stores it."""
         entry = self.entries[index]
         return entry if self.prefixes is None else self.prefixes[index] + entry
 
     def getter(self, *, with_prefixes: bool) -> Callable[[int], bytes]:
         """Return a function from an index to the entry as a client gets it.
 
-        `with_prefixes`: the client asked for what the broker stored. Both are put together for each
-        consumer, since keeping all entries twice would cost more.
+        `with_prefixes`: whether the client requested what the broker stored. Prefix and entry are
+        joined for each consumer, because keeping all entries twice would cost more.
         """
         if with_prefixes and self.prefixes is not None:
             return self.stored
@@ -114,28 +120,28 @@ class Run:
 
     @property
     def messages(self) -> list[int]:
-        """Messages in each entry. Worked out once, for all the subscriptions of the topic."""
+        """Messages in each entry. Computed once, for all subscriptions of the topic."""
         if self._messages is None:
             self._messages, self._chunk_indexes = look_through(self.entries)
         return self._messages
 
     @property
     def key_hashes(self) -> list[int]:
-        """Murmur3 of each entry's sticky key. Worked out when the first one asks."""
+        """Murmur3 hash of each entry's sticky key. Computed at the first use."""
         if self._key_hashes is None:
             self._key_hashes = key_hashes_of(self.entries)
         return self._key_hashes
 
     @property
     def entry_hashes(self) -> list[int]:
-        """By what each entry belongs to an entry bucket. Worked out when the first one asks."""
+        """Hash that assigns each entry to an entry bucket. Computed at the first use."""
         if self._entry_hashes is None:
             self._entry_hashes = entry_hashes_of(self.entries)
         return self._entry_hashes
 
     @property
     def chunks(self) -> Mapping[int, ChunkOf]:
-        """Entries that are part of a chunked message, by index. Worked out when first asked."""
+        """Entries that are part of a chunked message, by index. Computed at the first use."""
         if self._chunks is None:
             indexes = self._chunk_indexes
             self._chunks = chunks_of(
@@ -150,7 +156,7 @@ class Run:
 
     @property
     def delayed(self) -> Mapping[int, int]:
-        """When entries are to be delivered that say so, ms since the epoch, by index."""
+        """Due times of delayed entries, ms since the epoch, by index."""
         if self._delayed is None:
             self._delayed = delayed_of(self.entries)
         return self._delayed

@@ -1,8 +1,8 @@
-"""The sticky key of an entry, and its hash: what Key_Shared assigns to consumers.
+"""The sticky key of an entry, and its hash, by which Key_Shared assigns entries to consumers.
 
-Only the outer metadata counts: a batch has one key, that of its first message, which is why
+Only the outer metadata counts. A batch has one key, that of its first message, which is why
 producers for Key_Shared batch by key. The chunks of a message share producer and sequence id, so
-they go the same way also without a key. Source: protocol sheet section 11. Pure.
+they go to one consumer even without a key. Source: protocol sheet section 11. Pure.
 """
 
 import base64
@@ -15,20 +15,21 @@ from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payl
 from magnetar.sdk.wire.key_hashes import murmur3_hash
 
 AUTO_SPLIT_HASHES = 65_535
-"""Hashes of AUTO_SPLIT are 1 to this."""
+"""Highest hash of AUTO_SPLIT; the lowest is 1."""
 
 STICKY_HASHES = 65_536
-"""Ranges of STICKY lie within 0 to one less than this; a key never has 0."""
+"""Bound of STICKY ranges, which lie within 0 to one less. A key never has the hash 0."""
 
 NO_KEY = b"NONE_KEY"
-"""The key of an entry that cannot be read."""
+"""Key of an entry that cannot be parsed."""
 
 _parse = MessageMetadata.FromString
 _HASH_WITHOUT_KEY = murmur3_hash(NO_KEY)
 
 
 def sticky_key_of(metadata: MessageMetadata) -> bytes:
-    """The bytes that are hashed. A key that claims to be base64 and is not is taken as it is."""
+    """Return the bytes to hash. A key declared as base64 that is not valid base64 is used
+    unchanged."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if metadata.HasField("partition_key"):
@@ -43,7 +44,7 @@ def sticky_key_of(metadata: MessageMetadata) -> bytes:
 
 
 def key_hash_of(entry: bytes) -> int:
-    """Murmur3 of the entry's sticky key; an entry that cannot be read has the key `NO_KEY`."""
+    """Return the Murmur3 hash of the entry's sticky key; `NO_KEY` if the entry cannot be parsed."""
     try:
         if entry[:2] == b"\x0e\x01":
             metadata = _parse(entry[10 : 10 + int.from_bytes(entry[6:10], "big")])
@@ -55,8 +56,10 @@ def key_hash_of(entry: bytes) -> int:
 
 
 def entry_hash_of(entry: bytes) -> int:
-    """The hash by which an entry as a whole belongs to an entry bucket: the lowest of its messages,
-    where a client of Pulsar 5 has said it; otherwise the lower 16 bits of its key's hash.
+    """Return the hash that assigns an entry as a whole to an entry bucket.
+
+    It is the lowest hash of its messages, if a client of Pulsar 5 has set it; otherwise the lower
+    16 bits of its key's hash.
 
     Source: sheet of Pulsar 5, sections 1.5 and 3.5.
     """
@@ -73,20 +76,20 @@ def entry_hash_of(entry: bytes) -> int:
 
 
 def entry_hashes_of(entries: Sequence[bytes]) -> list[int]:
-    """`entry_hash_of` each entry."""
+    """Return `entry_hash_of` each entry."""
     return list(map(entry_hash_of, entries))
 
 
 def key_hashes_of(entries: Sequence[bytes]) -> list[int]:
-    """`key_hash_of` each entry."""
+    """Return `key_hash_of` each entry."""
     return list(map(key_hash_of, entries))
 
 
 def auto_split_hash(key_hash: int) -> int:
-    """Where a key stands on the ring: 1 to 65535."""
+    """Return the place of a key on the AUTO_SPLIT ring: 1 to 65535."""
     return key_hash % AUTO_SPLIT_HASHES + 1
 
 
 def sticky_range_hash(key_hash: int) -> int:
-    """What a consumer's ranges are compared with: 1 to 65535."""
+    """Return the hash that is compared with the ranges of STICKY consumers: 1 to 65535."""
     return key_hash % STICKY_HASHES or 1

@@ -1,11 +1,11 @@
-"""A subscription: one cursor, its consumers, and who may join, seek or leave.
+"""A subscription: one cursor, its consumers, and the rules for joining, seeking and leaving.
 
-Joining, seeking and deleting exclude each other: a SUBSCRIBE that arrives during a seek waits for
-it (a retryable error would hang the official client). Leaving does not wait: a connection that is
-lost takes its consumers with it at once.
+Joining, seeking and deleting exclude each other. A SUBSCRIBE that arrives during a seek waits for
+it, because a retryable error would hang the official client. Leaving does not wait: a lost
+connection removes its consumers at once.
 
-A non-durable subscription lives as long as its consumers, except that a seek, which closes them,
-keeps its place until they come back.
+A non-durable subscription lives as long as its consumers. A seek closes them, but keeps the
+subscription until they reconnect.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ _log = structlog.get_logger()
 
 
 REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
-"""Position property of the cursor of a subscription that other clusters keep in step: 1. It is
-stored (docs/formats/cursor-record.md)."""
+"""Position property of the cursor of a replicated subscription, with the value 1. It is stored
+(docs/formats/cursor-record.md)."""
 
 
 def is_replicated(cursor: SubscriptionCursor) -> bool:
-    """Whether other clusters keep the subscription of a cursor in step."""
+    """Whether the cursor belongs to a replicated subscription."""
     return isinstance(cursor, Cursor) and bool(cursor.position_properties.get(REPLICATED_PROPERTY))
 
 
@@ -71,7 +71,7 @@ def _before(position: Position) -> Position:
 
 
 def _make_dispatcher(context: DispatchContext, consumer: Consumer) -> Dispatcher:
-    """The dispatcher of the type that the consumer asks for.
+    """Return a dispatcher of the type that the consumer requests.
 
     Raises:
         NotAllowedError: there is no such type.
@@ -89,25 +89,28 @@ def _make_dispatcher(context: DispatchContext, consumer: Consumer) -> Dispatcher
 
 
 def knows_end_of_topic(client_version: str) -> bool:
-    """Whether the client takes REACHED_END_OF_TOPIC: the C++ client, in all its languages, ends its
-    connection on it (protocol sheet section 12), and nothing but its name tells it apart."""
+    """Whether the client understands REACHED_END_OF_TOPIC.
+
+    The C++ client, in all its languages, closes its connection on it (protocol sheet section 12).
+    Only its name identifies it.
+    """
     return not client_version.startswith("Pulsar-CPP")
 
 
 class HeldBack(Protocol):
-    """Entries that are held back from consumers, as those that a transaction has acknowledged."""
+    """Entries withheld from consumers, such as those that an open transaction has acknowledged."""
 
     def holds(self, position: Position, /) -> bool:
-        """Whether an entry is held back as a whole."""
+        """Whether an entry is withheld as a whole."""
         ...
 
 
 CursorView = Callable[[SubscriptionCursor], SubscriptionCursor]
-"""From a subscription's cursor to what its dispatcher goes by."""
+"""From a subscription's cursor to the view of it that its dispatcher uses."""
 
 
 class Subscription:
-    """One subscription of one topic. `context` comes with the cursor, once that is open."""
+    """One subscription of one topic. `context` is set with the cursor, once that is open."""
 
     def __init__(
         self,
@@ -120,7 +123,8 @@ class Subscription:
         on_abandoned: Callable[["Subscription"], None],
         opened_ms: int,
     ) -> None:
-        """`gate`: its topic's. `on_abandoned`: a non-durable one has lost its last consumer."""
+        """`gate`: the topic's gate. `on_abandoned`: called when a non-durable subscription loses
+        its last consumer."""
         self.topic = topic
         self.name = name
         self.is_durable = is_durable
@@ -129,35 +133,39 @@ class Subscription:
         self.context: DispatchContext | None = None
         self.dispatcher: Dispatcher | None = None
         self.is_replicated = False
-        """Whether other clusters keep it in step; see `set_replicated`."""
+        """Whether it is replicated to other clusters; changed by `set_replicated`."""
         self.on_replicated: Callable[[Subscription], None] | None = None
-        """Called when that has changed."""
+        """Called after a change of `is_replicated`."""
         self.pending_acks: HeldBack | None = None
-        """What is held back from consumers though it is not acknowledged, if anything was."""
+        """Entries withheld from consumers although unacknowledged; None if nothing was ever
+        withheld."""
         self._view: CursorView | None = None
-        """How dispatchers see the cursor with that."""
+        """View of the cursor for dispatchers, which includes `pending_acks`."""
         self._sent_before = (0, 0, 0)
         """Messages, bytes and redeliveries of consumers that have left."""
         self.last_flow_ms = 0
-        """When a consumer gave credit last, ms since the epoch; 0: never."""
+        """When a consumer last granted permits, ms since the epoch; 0: never."""
         self._advanced_ms = 0
-        """See `last_advanced_ms`."""
+        """When the mark-delete position last moved, ms since the epoch; read it by
+        `last_advanced_ms`."""
         self._last_sent_ms = 0
-        """Of consumers that have left, as the next."""
+        """When messages were last sent to a consumer that has left, ms since the epoch; 0:
+        never."""
         self._last_acked_ms = 0
         self._mark: Position | None = None
-        """The mark-delete position when it was last looked at."""
+        """Mark-delete position at the last look; None before the first."""
         self.expired_entries = 0
-        """Entries that grew too old for it, since it was opened here."""
+        """Entries that expired since the subscription was opened on this broker."""
         self.last_expired_ms = 0
         self._meter = Meter(0, 0, since_ms=opened_ms)
-        """Of what has expired, and what was dropped."""
+        """Rates of expired entries and of dropped messages."""
         self.last_used_s = 0.0
-        """When it was last seen in use, monotonic."""
+        """When it was last seen in use, monotonic seconds."""
         self.seen_written_ms = -1
-        """When its cursor had been written, as of the last look; -1: there was none."""
+        """When its cursor had been written, ms since the epoch, as of the last look; -1: never
+        looked."""
         self.was_used = False
-        """A consumer has come or gone since somebody looked."""
+        """Whether a consumer has joined or left since the last check for unused subscriptions."""
         self._gate = gate
         self._seek_return_timeout_ms = seek_return_timeout_ms
         self._on_abandoned = on_abandoned
@@ -175,11 +183,11 @@ class Subscription:
         return self.context.cursor
 
     async def set_replicated(self, value: bool) -> None:
-        """Have other clusters keep the subscription in step, or no more; durable on return.
+        """Turn replication of the subscription to other clusters on or off; durable on return.
 
         Raises:
-            NotAllowedError: it lives in memory only.
-            BrokerPersistenceError: that could not be stored; try again.
+            NotAllowedError: the subscription is not durable.
+            BrokerPersistenceError: the change could not be stored; try again.
         """
         if not self.is_durable:
             raise NotAllowedError(
@@ -204,13 +212,14 @@ class Subscription:
             self.on_replicated(self)
 
     def hold_back(self, held: HeldBack, view: CursorView) -> None:
-        """Deliver from now on what is not held back. `view`: the cursor, with that on top."""
+        """Withhold entries from consumers from now on. `view`: the cursor as dispatchers then see
+        it."""
         self.pending_acks, self._view = held, view
         if self.dispatcher is not None:
             self.dispatcher.use_cursor(view(self.cursor))
 
     def sent(self) -> tuple[int, int, int]:
-        """Messages, bytes and redeliveries, those of consumers that have left included."""
+        """Return messages, bytes and redeliveries, including those of consumers that have left."""
         messages, size, again = self._sent_before
         for consumer in self.consumers:
             messages += consumer.messages_out
@@ -219,12 +228,13 @@ class Subscription:
         return messages, size, again
 
     def sample(self, now_ms: int) -> None:
-        """Note the counters for the rates, once per interval; not those of its consumers."""
+        """Sample the subscription's counters for the rates, without its consumers'; called once per
+        interval."""
         self._meter.sample(now_ms, self.expired_entries, self.messages_dropped)
         self._notice_move(self.last_acked_ms)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
-        """Entries that grew too old, and messages dropped, per second of the last minute."""
+        """Return entries expired, and messages dropped, per second of the last minute."""
         return self._meter.per_s(now_ms, self.expired_entries, self.messages_dropped)
 
     @property
@@ -239,22 +249,22 @@ class Subscription:
 
     @property
     def messages_dropped(self) -> int:
-        """Messages that were not kept and that nobody could take."""
+        """Messages that were not stored, and that no consumer could take."""
         return 0
 
     @property
     def last_advanced_ms(self) -> int:
-        """When the mark-delete position moved last, ms since the epoch; 0: not since it was opened.
+        """When the mark-delete position last moved, ms since the epoch; 0: not since it was opened.
 
-        Acknowledgements are many, so nobody looks at each: a move is noticed by the next sample or
-        question, and had the time of the last acknowledgement until then.
+        For speed, acknowledgements do not record this. The next sample or read of this property
+        notices a move, and dates it by the last acknowledgement.
         """
         self._notice_move(self.last_acked_ms)
         return self._advanced_ms
 
     def moved(self) -> None:
-        """Note that the mark-delete position was moved by other means than acknowledgements of
-        consumers."""
+        """Note that something other than acknowledgements of consumers moved the mark-delete
+        position."""
         if self.context is not None:
             self._notice_move(self.context.wall_ms())
 
@@ -279,7 +289,7 @@ class Subscription:
         return sum(consumer.unacked_messages for consumer in self.consumers)
 
     def wake(self) -> None:
-        """Entries were appended, or a consumer can take more."""
+        """Run the dispatcher: entries were appended, or a consumer can take more."""
         if self.dispatcher is not None:
             self.dispatcher.wake()
             assert self.context is not None
@@ -287,12 +297,13 @@ class Subscription:
                 self.tell_end()
 
     def limits_changed(self) -> None:
-        """Other policies count: what waited for the former ones may go."""
+        """Apply changed policies to the dispatcher; entries that waited for former limits may be
+        sent."""
         if self.dispatcher is not None:
             self.dispatcher.limits_changed()
 
     def tell_end(self) -> None:
-        """Tell consumers that there is nothing left, and never will be: the topic is terminated."""
+        """Notify consumers that the topic is terminated and everything is acknowledged."""
         context = self.context
         if context is None or context.log.terminated is None or self.is_closed:
             return
@@ -305,7 +316,7 @@ class Subscription:
                     consumer.peer.write(replies.reached_end_of_topic(consumer.consumer_id))
 
     def why_idle(self) -> Reason | None:
-        """Why nothing is delivered just now; None: something is, or is about to be."""
+        """Return why nothing is delivered now; None if something is, or is about to be."""
         if self.is_closed or self.context is None:
             return Reason.PAUSED
         if self.dispatcher is None:
@@ -313,22 +324,22 @@ class Subscription:
         return self.dispatcher.why_idle()
 
     def check(self) -> None:
-        """Compare the books of the dispatcher with each other.
+        """Check the dispatcher's accounts for contradictions.
 
         Raises:
-            AccountsError: they contradict themselves.
+            AccountsError: they contradict each other.
         """
         if self.dispatcher is not None:
             self.dispatcher.check()
 
-    # Joining and leaving; `lock` is held by the caller of the coroutines
+    # Joining and leaving. The caller of the coroutines holds `lock`.
 
     async def join(self, consumer: Consumer, check: Callable[[], None] | None = None) -> None:
-        """Let a consumer in. `check` refuses it in the last moment, with no wait behind it.
+        """Admit a consumer. `check`: a last check that may refuse it; no await follows.
 
         Raises:
-            ConsumerBusyError: taken, or used with another type or mode.
-            ConsumerAssignError: its hash ranges make no sense, or somebody has them.
+            ConsumerBusyError: the subscription is taken, or used with another type or mode.
+            ConsumerAssignError: its hash ranges are invalid, or overlap with another consumer's.
             NotAllowedError: there is no such type.
         """
         assert self.lock.locked()
@@ -385,7 +396,7 @@ class Subscription:
         return _make_dispatcher(context, consumer)
 
     def _in_the_way(self, consumer: Consumer) -> Consumer | None:
-        """A consumer beside which this one cannot be, if it lives.
+        """Return a consumer that excludes the new one, provided that it is alive.
 
         Raises:
             ConsumerBusyError: the modes of Key_Shared do not agree.
@@ -411,11 +422,11 @@ class Subscription:
         )
 
     def leave(self, consumer: Consumer) -> None:
-        """Take a consumer out; it is gone for good."""
+        """Remove a consumer for good."""
         self.leave_all((consumer,))
 
     def leave_all(self, consumers: Sequence[Consumer]) -> None:
-        """Take consumers out; they are gone for good."""
+        """Remove consumers for good."""
         leaving = [each for each in consumers if not each.is_closed]
         if not leaving:
             return
@@ -433,19 +444,19 @@ class Subscription:
         if self.dispatcher is not None:
             self.dispatcher.remove_all(leaving)
         if not self.is_durable and not self.consumers and not self.lock.locked():
-            # While the lock is held somebody joins or seeks: the subscription is not abandoned.
+            # While the lock is held, a consumer joins or seeks: the subscription is not abandoned.
             self._on_abandoned(self)
 
     def disconnect(self, consumer: Consumer, destination: Destination | None = None) -> None:
-        """Take a consumer out and tell its client, and where to go if the topic moves."""
+        """Remove a consumer and notify its client; if the topic moves, with the destination."""
         if not consumer.is_closed:
             self.leave(consumer)
             consumer.on_closed(consumer, destination)
 
-    # What consumers ask for
+    # Requests of consumers
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """More credit."""
+        """Add permits."""
         consumer.permits += permits
         self.last_flow_ms = consumer.flow_ms = consumer.peer.heard_ms
         if not consumer.first_flow_ms:
@@ -455,7 +466,8 @@ class Subscription:
         self.wake()
 
     def acknowledge(self, consumer: Consumer, ledger_id: int, first: int, final: int) -> None:
-        """Acknowledge whole entries of a ledger, both ends included; ignores what is not there."""
+        """Acknowledge whole entries of a ledger, both ends included; ignore those beyond the end of
+        the log."""
         context, dispatcher = self.context, self.dispatcher
         assert context is not None
         assert dispatcher is not None
@@ -504,7 +516,7 @@ class Subscription:
     ) -> None:
         """Acknowledge the messages of a batch whose bit is 0 in the ack_set words.
 
-        `batch_size`: messages in the entry if the client told, else 0.
+        `batch_size`: messages in the entry if the client sent it, else 0.
         """
         cursor, dispatcher = self.cursor, self.dispatcher
         assert dispatcher is not None
@@ -524,7 +536,7 @@ class Subscription:
     def acknowledge_through(
         self, consumer: Consumer, position: Position, words: Sequence[int], batch_size: int
     ) -> None:
-        """Acknowledge cumulatively; Shared and Key_Shared subscriptions ignore that."""
+        """Acknowledge cumulatively; Shared and Key_Shared subscriptions ignore this."""
         context = self.context
         assert context is not None
         assert self.dispatcher is not None
@@ -534,7 +546,7 @@ class Subscription:
         before, singly = cursor.mark_delete, cursor.individual_count
         cursor.ack_cumulative(position, words, max(batch_size, 0))
         after = cursor.mark_delete
-        if after.ledger_id == before.ledger_id:  # as nearly always
+        if after.ledger_id == before.ledger_id:  # nearly always
             passed = after.entry_id - before.entry_id
         else:
             passed = context.log.entries_between(before, after)
@@ -551,10 +563,11 @@ class Subscription:
             self.tell_end()
 
     def acknowledge_elsewhere(self, ranges: Iterable[AckRange], batches: Iterable[BatchAck]) -> int:
-        """Acknowledge what consumers have acknowledged at another cluster; returns how many entries
-        of it are new. The log must have all of the ranges.
+        """Acknowledge what consumers have acknowledged in another cluster; return how many entries
+        are new.
 
-        What is pending at a consumer stays with its client, and is not sent again.
+        The log must have all of the ranges. Entries pending at a consumer stay with its client, and
+        are not sent again.
         """
         if self.is_closed or self.context is None:
             return 0
@@ -585,13 +598,13 @@ class Subscription:
     def _acked_elsewhere(self, positions: Sequence[Position]) -> None:
         dispatcher = self.dispatcher
         if positions and dispatcher is not None and dispatcher.keeps_accounts and self.consumers:
-            # Whoever has an entry is found; it is only looked for at this one first.
+            # The dispatcher finds the consumer that has an entry; it only looks at this one first.
             dispatcher.acked(self.consumers[0], positions)
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, *, epoch: int
     ) -> None:
-        """Send unacknowledged entries again; None means all of the consumer's."""
+        """Send unacknowledged entries again; None: all of the consumer's."""
         assert self.dispatcher is not None
         if epoch >= 0:
             consumer.epoch = epoch
@@ -600,7 +613,7 @@ class Subscription:
         self.dispatcher.redeliver(consumer, positions)
 
     def check_unsubscribe(self, consumer: Consumer, *, is_forced: bool) -> None:
-        """Whether the consumer may delete the subscription.
+        """Refuse if the consumer may not delete the subscription.
 
         Raises:
             BrokerMetadataError: others are connected, or it is not the active consumer.
@@ -626,12 +639,12 @@ class Subscription:
         consumer: Consumer | None,
         find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]],
     ) -> None:
-        """Close the consumers, move the cursor; they come back to the new position.
+        """Close the consumers and move the cursor; the consumers reconnect at the new position.
 
-        Closed are the one that asks and the active one, or all of a Shared subscription; all if
-        nobody asks but an operator.
+        Closed are the requesting and the active consumer, or all of a Shared subscription; all if
+        an operator seeks (`consumer` is None).
 
-        `find` returns the position to deliver next and the ack_set words of its passed indexes.
+        `find` returns the position to deliver next, and the ack_set words of the indexes before it.
 
         Raises:
             UnknownFailureError: the new position could not be stored.
@@ -650,7 +663,7 @@ class Subscription:
                 async with self._gate.placing():
                     position, words = await find()
                     await self.cursor.reset(position, words)
-                    self._mark = self.cursor.mark_delete  # set, and not advanced
+                    self._mark = self.cursor.mark_delete  # set, not advanced
                     self.placed(position)
             except CursorError as error:
                 raise UnknownFailureError(f"the new position is not stored: {error}") from error
@@ -660,7 +673,7 @@ class Subscription:
             self._await_return()
 
     def placed(self, first: Position) -> None:
-        """Note that the subscription goes on at a position, which the log may have no more."""
+        """Note that the subscription continues at a position, which may be trimmed from the log."""
         if self.context is not None and self.context.early is not None:
             self.context.early.place(first)
 
@@ -670,7 +683,7 @@ class Subscription:
         return list(dispatcher.consumers)
 
     def _await_return(self) -> None:
-        """Keep a non-durable subscription for consumers that a seek closed, but not for ever."""
+        """Keep a non-durable subscription for consumers that a seek closed, for a limited time."""
         if not self.is_durable and not self.consumers:
             self._stop_return_timer()
             self._return_timer = asyncio.get_running_loop().call_later(
@@ -688,7 +701,7 @@ class Subscription:
             self._return_timer = None
 
     def close(self, destination: Destination | None = None) -> None:
-        """Disconnect everybody and stop; the cursor is the caller's to close or delete."""
+        """Disconnect all consumers and stop. The caller closes or deletes the cursor."""
         self.is_closed = True
         self._stop_return_timer()
         if self.dispatcher is not None:

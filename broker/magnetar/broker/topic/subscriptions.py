@@ -1,4 +1,5 @@
-"""The subscriptions of a topic: who may join, what appears by itself, and what each works on."""
+"""The subscriptions of a topic: admission of consumers, creation and deletion, dispatch
+contexts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
@@ -36,7 +37,7 @@ OpenCursor = Callable[[], Awaitable[SubscriptionCursor]]
 
 
 class SubscribedTopic(Protocol):
-    """What the subscriptions of a topic need of it."""
+    """Interface of a topic for its subscriptions."""
 
     @property
     def name(self) -> TopicName: ...
@@ -82,7 +83,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         "max_unacked_per_consumer",
         "max_unacked_per_subscription",
     }
-    """Policies that bound what dispatchers send."""
+    """Policies that limit what dispatchers send."""
 
     _subscription_class: type[Subscription] = Subscription
 
@@ -93,12 +94,12 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         self._reads = RangeReads(topic.log, topic.tail.cache, settings)
         self._by_name: dict[str, Subscription] = {}
         self.by_name: Mapping[str, Subscription] = self._by_name
-        """Read-only view of the subscriptions by name. An attribute, so that looking at it for each
+        """Read-only view of the subscriptions by name. An attribute, so that a lookup for each
         batch makes no call into Python."""
         self.rate = admission.SubscribeRate()
-        """How often each consumer subscribes."""
+        """SUBSCRIBEs per consumer, for the subscribe rate."""
         self._sent_before = (0, 0)
-        """Messages and bytes of subscriptions that are gone."""
+        """Messages and bytes of subscriptions that no longer exist."""
 
     def __getitem__(self, name: str) -> Subscription:
         return self._by_name[name]
@@ -110,21 +111,22 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         return len(self._by_name)
 
     def values(self) -> ValuesView[Subscription]:
-        return self._by_name.values()  # without a look at each name: it is hot
+        return self._by_name.values()  # no lookup of each name: this is hot
 
     # Joining
 
     async def join(
         self, name: str, consumer: Consumer, *, is_durable: bool, open_cursor: OpenCursor
     ) -> Subscription:
-        """Let a consumer in, creating the subscription if need be.
+        """Admit a consumer, creating the subscription if need be.
 
-        `open_cursor` makes the cursor; it is called while nobody else can join or seek.
+        `open_cursor` opens the cursor; it runs while no other consumer can join or seek.
 
         Raises:
             ConsumerBusyError, NotAllowedError: see `Subscription.join`, and the policies.
-            SubscriptionNotFoundError: by the policies it does not appear by itself.
-            ServiceNotReadyError: the topic was closed meanwhile, or its cursor does not open now.
+            SubscriptionNotFoundError: the policies do not create the subscription automatically.
+            ServiceNotReadyError: the topic was closed meanwhile, or its cursor cannot be opened
+                now.
             BrokerPersistenceError: the cursor cannot be opened at all.
         """
         topic = self._topic
@@ -133,7 +135,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             subscription = self._get(name, is_durable=is_durable)
             async with subscription.lock:
                 if subscription.is_closed and not topic.is_closed:
-                    continue  # deleted while we waited for it: make a new one
+                    continue  # deleted during the wait for the lock: make a new one
                 if topic.is_closed:
                     raise ServiceNotReadyError(f"{self._label} is closing")
                 try:
@@ -154,20 +156,23 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 return subscription
 
     def _not_joined(self, subscription: Subscription, error: CursorError) -> RequestError:
-        """What a consumer is told, or rather not told yet, whose cursor does not open."""
+        """Return the error for a consumer whose cursor cannot be opened."""
         text = f"subscription {subscription.name} of {self._label}: {error}"
-        # Who has lost the log hears of that before long, and the topic is loaded anew.
+        # A broker that has lost the log learns of it soon, and the topic is loaded again.
         if error.retryable or isinstance(error, CursorFencedError):
             return ServiceNotReadyError(text)
         return BrokerPersistenceError(text)
 
     async def ensure(self, name: str, open_cursor: OpenCursor, *, is_stored: bool = False) -> None:
-        """Have a durable subscription, without a consumer. `is_stored`: there is one of the name
-        already, which comes back: policies that were set later do not refuse it.
+        """Create or open a durable subscription, without a consumer.
+
+        `is_stored`: a subscription of the name exists and is only opened again; policies that were
+        set later do not refuse it.
 
         Raises:
-            NotAllowedError: the name is a reader's, or there are too many.
-            ServiceNotReadyError: the topic was closed meanwhile; its next owner may not know of it.
+            NotAllowedError: the name belongs to a reader, or there are too many subscriptions.
+            ServiceNotReadyError: the topic was closed meanwhile; its next owner may not know of the
+                subscription.
             BrokerPersistenceError: the cursor cannot be opened now.
         """
         subscription = self._get(name, is_durable=True, is_asked_for=True, is_stored=is_stored)
@@ -186,7 +191,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                 raise ServiceNotReadyError(f"{self._label} is closing")
 
     async def _admit(self, subscription: Subscription, consumer: Consumer) -> None:
-        """Refuse a consumer by the policies; connections that are dead do not count."""
+        """Refuse a consumer by the policies; dead connections do not count."""
         try:
             self._check_consumers(subscription)
         except ConsumerBusyError:
@@ -211,7 +216,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         is_asked_for: bool = False,
         is_stored: bool = False,
     ) -> Subscription:
-        """The subscription of that name, or a new one without a cursor yet."""
+        """Return the subscription of that name, or a new one without a cursor yet."""
         subscription = self._by_name.get(name)
         if subscription is None:
             if not is_stored:
@@ -220,7 +225,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     self._topic.policies,
                     self._by_name,
                     name,
-                    # One that keeps nothing may appear anywhere: nobody can create it beforehand.
+                    # A non-persistent topic keeps nothing, so its subscriptions may always appear:
+                    # they cannot be created beforehand.
                     is_durable=is_durable and self._topic.name.is_persistent,
                     is_asked_for=is_asked_for,
                 )
@@ -238,14 +244,14 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             raise NotAllowedError(f"subscription {name} of {self._label} is {kind}")
         return subscription
 
-    # What one works on
+    # Dispatch contexts
 
     async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
         if subscription.is_open:
             return
         async with self._topic.gate.placing():
-            # A cursor that is being created for a client that goes may be stored. The topic keeps
-            # what the cursor needs, so it must know of it.
+            # The cursor of a client that disconnects meanwhile may still be stored. The topic keeps
+            # the entries that a cursor needs, so it must know of it.
             opening = asyncio.ensure_future(open_cursor())
             try:
                 await asyncio.shield(opening)
@@ -287,18 +293,19 @@ class TopicSubscriptions(Mapping[str, Subscription]):
     # Leaving
 
     def left(self, subscription: Subscription, consumer: Consumer) -> None:
-        """Take a consumer out of its subscription."""
+        """Remove a consumer from its subscription."""
         self.left_all(subscription, (consumer,))
 
     def left_all(self, subscription: Subscription, consumers: Sequence[Consumer]) -> None:
-        """Take consumers out of their subscription."""
+        """Remove consumers from their subscription."""
         subscription.leave_all(consumers)
         self._topic.tail.trim_soon()
 
     async def unsubscribe(
         self, subscription: Subscription, consumer: Consumer, *, is_forced: bool
     ) -> None:
-        """Delete a subscription on behalf of one of its consumers, who is not told otherwise.
+        """Delete a subscription at the request of one of its consumers, which gets no
+        CLOSE_CONSUMER.
 
         Raises:
             BrokerMetadataError: not allowed, see `Subscription.check_unsubscribe`.
@@ -312,11 +319,11 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             self._forget(subscription)
 
     async def delete(self, subscription: Subscription, *, is_forced: bool) -> None:
-        """Delete a subscription on behalf of nobody who is connected; its consumers are told.
+        """Delete a subscription at an operator's request; its consumers are notified.
 
         Raises:
-            ConsumerBusyError: it has consumers, and is not to be deleted by force.
-            ServiceNotReadyError: the topic was closed meanwhile; the subscription is still there.
+            ConsumerBusyError: it has consumers, and the deletion is not forced.
+            ServiceNotReadyError: the topic was closed meanwhile; the subscription still exists.
             BrokerPersistenceError: the cursor could not be deleted.
         """
         async with subscription.lock:
@@ -334,19 +341,23 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             self._forget(subscription)
 
     async def _tell_deleted(self, subscription: Subscription) -> None:
-        """Once the cursor is gone: a later one of that name must not find what features keep of it.
-        Not before: that is needed if it cannot be deleted. What a crash leaves is dropped when the
-        topic is loaded again, before anybody can make another."""
+        """Have features drop what they keep of a subscription, after its cursor is deleted.
+
+        A later subscription of that name must not find it. Not earlier: it is needed if the cursor
+        cannot be deleted. After a crash, the next load drops it, before another subscription of the
+        name can be created.
+        """
         for feature in self._topic.features:
             await feature.deleted(subscription.name)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
-        """After a failed join: a subscription without cursor, or a reader's without a reader."""
+        """Remove, after a failed join, a subscription without a cursor, or a reader's without a
+        reader."""
         if not subscription.is_open or (not subscription.is_durable and not subscription.consumers):
             self._forget(subscription)
 
     def _forget(self, subscription: Subscription) -> None:
-        """Forget a subscription that lives in memory only, or was deleted."""
+        """Remove a subscription that exists only in memory, or was deleted."""
         if subscription.is_closed:
             return
         subscription.close()
@@ -360,24 +371,24 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         self._topic.tail.trim()
 
     def close(self, destination: Destination | None) -> None:
-        """The topic ends: every consumer is told where it is, or to look it up."""
+        """Close all subscriptions; consumers learn where the topic is, or look it up."""
         for subscription in list(self._by_name.values()):
             subscription.close(destination)
 
-    # Questions
+    # Queries
 
     def durable_cursors(self) -> list[Cursor]:
-        """The cursors that survive the broker."""
+        """Return the durable cursors of the subscriptions."""
         cursors = [each.cursor for each in self._by_name.values() if each.is_open]
         return [each for each in cursors if isinstance(each, Cursor)]
 
     @property
     def has_all_cursors(self) -> bool:
-        """Whether no durable subscription is still being opened (rule 6.2)."""
+        """Whether every durable subscription has an open cursor (rule 6.2)."""
         return all(each.is_open or not each.is_durable for each in self._by_name.values())
 
     def sent(self) -> tuple[int, int]:
-        """Messages and bytes sent to consumers, those that have left included."""
+        """Return messages and bytes sent to consumers, including those that have left."""
         messages, size = self._sent_before
         for subscription in self._by_name.values():
             more, more_size, _ = subscription.sent()

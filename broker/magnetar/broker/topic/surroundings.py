@@ -1,4 +1,4 @@
-"""What a topic is given: a log, and bounds."""
+"""Interfaces of a topic's log and of internal appends, and the oldest entry of a backlog."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from magnetar.ledger.position import Position
 
 
 class TopicLog(ListedLog, Protocol):
-    """What a topic needs of its log; `ManagedLog` is one."""
+    """Interface of a topic's log; `ManagedLog` implements it."""
 
     def append(self, batch: AppendBatch, /) -> None: ...
 
@@ -42,11 +42,11 @@ class TopicLog(ListedLog, Protocol):
 
 
 class InternalAppend(AppendBatch, Protocol):
-    """Entries of the broker's own on their way into the log; `Record` is one."""
+    """Entries of the broker's own to be appended to the log; `Record` is one."""
 
     @property
     def done(self) -> asyncio.Future[Position]:
-        """Done when the outcome is known."""
+        """Completes when the outcome is known."""
         ...
 
 
@@ -56,4 +56,4 @@ class OldestEntry:
 
     position: Position
     published_ms: int | None
-    """By its producer's clock; None: it cannot be read."""
+    """Publish time by its producer's clock, ms since the epoch; None if it cannot be read."""

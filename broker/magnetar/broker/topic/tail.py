@@ -1,4 +1,4 @@
-"""The tail of a topic: its newest entries for those who follow it, who are woken by them."""
+"""The tail of a topic: its newest entries, and the subscriptions that they wake."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,34 +11,35 @@ from magnetar.ledger.position import Position
 
 
 class TailReader(Protocol):
-    """A feature that takes the newest entries from the tail, as subscriptions do. It is not woken:
-    it hears of what is stored by itself."""
+    """A feature that reads the newest entries from the tail, as subscriptions do.
+
+    The tail does not wake it: it learns of stored entries by itself.
+    """
 
     @property
     def read_after(self) -> Position | None:
-        """The last entry that it has taken; None: the tail need not keep anything for it now."""
+        """Last entry that it has taken; None if the tail need not keep anything for it now."""
         ...
 
 
 class Tail:
-    """The tail cache of one topic. Wakes and trims once per turn of the loop, however often it is
-    asked."""
+    """The tail cache of one topic. Wakes and trims at most once per turn of the loop."""
 
     def __init__(self, cache: TailCache) -> None:
         self.cache = cache
         self._subscriptions: Mapping[str, Subscription] = {}
         self.readers: list[TailReader] = []
-        """Readers beside the subscriptions."""
+        """Readers other than subscriptions."""
         self._loop = asyncio.get_running_loop()
         self._is_wake_scheduled = False
         self._is_trim_scheduled = False
 
     def follow(self, subscriptions: Mapping[str, Subscription]) -> None:
-        """Wake these subscriptions from now on, and keep what they need."""
+        """Wake these subscriptions from now on, and keep the entries that they need."""
         self._subscriptions = subscriptions
 
     def add(self, run: Run) -> None:
-        """Entries are durable: keep them for those who tail, and wake the dispatchers once."""
+        """Cache durable entries for tailing readers, and wake the dispatchers once."""
         self.cache.add(run)
         if not self._is_wake_scheduled:
             self._is_wake_scheduled = True
@@ -46,7 +47,7 @@ class Tail:
 
     def _wake(self) -> None:
         self._is_wake_scheduled = False
-        self._is_trim_scheduled = True  # below, however many dispatchers move on
+        self._is_trim_scheduled = True  # trims below, however many dispatchers move on
         self.wake_all()
         self.trim()
 
@@ -56,13 +57,13 @@ class Tail:
             subscription.wake()
 
     def trim_soon(self) -> None:
-        """Trim once, however many dispatchers move on in this turn of the loop."""
+        """Trim once in this turn of the loop, however many dispatchers move on."""
         if not self._is_trim_scheduled and len(self.cache):
             self._is_trim_scheduled = True
             self._loop.call_soon(self.trim)
 
     def trim(self) -> None:
-        """Drop from the cache what every connected subscription, and every reader, has passed."""
+        """Drop from the cache what every connected subscription and every reader has passed."""
         self._is_trim_scheduled = False
         if not len(self.cache):
             return
@@ -78,6 +79,6 @@ class Tail:
             if taken is not None and (slowest is None or taken < slowest):
                 slowest = taken
         if slowest is None:
-            self.cache.clear()  # nobody is connected who could use it
+            self.cache.clear()  # no connected consumer could use it
         else:
             self.cache.evict_through(slowest)

@@ -1,11 +1,11 @@
 """The tail cache: the newest entries of each topic, so that tailing consumers cost no reads.
 
-Runs are added when they are durable, in log order, and only while the topic has consumers, or is
-copied to other clusters. What was read behind the tail is inserted in its place, for other
-subscriptions that come by soon. Runs leave when the slowest connected cursor has passed them, or
-oldest first when the pool, which all topics of the broker share, is over its bound. Cached entries
-are keyed by position and immutable; everything in here is at or below the log's last confirmed
-position (rule 7.1 of the managed ledger), because insertion is a consequence of the confirmation.
+Durable runs are added in log order, but only while the topic has subscriptions or is copied to
+other clusters. Runs that were read behind the tail are inserted in their place, for other
+subscriptions that soon read there. Runs are dropped when the slowest connected cursor has passed
+them. When the pool, which all topics of the broker share, is over its bound, the oldest go first.
+Cached entries are keyed by position and immutable. All are at or below the log's last confirmed
+position (rule 7.1 of the managed ledger), because only confirmed entries are inserted.
 """
 
 from bisect import bisect_right
@@ -14,12 +14,12 @@ from collections import OrderedDict
 from magnetar.broker.topic.run import Run
 from magnetar.ledger.position import Position
 
-# Evicted runs stay as empty slots at the front of the lists until there are this many.
+# Evicted runs stay as empty slots at the front of the lists until this many have accumulated.
 _COMPACT_AT = 256
 
 
 class TailCachePool:
-    """The memory that the tail caches of all topics share. Evicts the oldest run of any topic."""
+    """Memory that the tail caches of all topics share. Evicts the oldest run of any topic."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -27,7 +27,7 @@ class TailCachePool:
         self.inserted_entries = 0
         self.evicted_entries = 0
         self.hits = 0
-        """Looks that found the entry."""
+        """Lookups that found the entry."""
         self.misses = 0
         self._runs: OrderedDict[Run, TailCache] = OrderedDict()
 
@@ -58,7 +58,7 @@ class TailCache:
         return len(self._runs) - self._head
 
     def add(self, run: Run) -> None:
-        """Insert a run that follows everything inserted before."""
+        """Add a run that follows everything in the cache."""
         start = (run.ledger_id, run.first_entry_id)
         assert not self._starts or start > self._starts[-1]
         if run.size_bytes > self._pool.bytes_max:
@@ -68,7 +68,7 @@ class TailCache:
         self._pool.add(run, self)
 
     def insert(self, run: Run) -> None:
-        """Insert a run in its place; nothing happens if one of its entries is there already."""
+        """Insert a run in its place; do nothing if the cache has one of its entries already."""
         if run.size_bytes > self._pool.bytes_max:
             return
         at = bisect_right(self._starts, run.first, self._head)
@@ -83,12 +83,12 @@ class TailCache:
         self._pool.add(run, self)
 
     def next_start(self, position: Position) -> Position | None:
-        """Where the first run begins that begins behind the position."""
+        """Return where the next run after the position begins; None if there is no such run."""
         at = bisect_right(self._starts, position, self._head)
         return Position(*self._starts[at]) if at < len(self._starts) else None
 
     def find(self, position: Position) -> Run | None:
-        """The run that holds the entry at `position`."""
+        """Return the run that holds the entry at `position`; None if the cache has none."""
         at = bisect_right(self._starts, position, self._head) - 1
         run = self._runs[at] if at >= self._head else None
         if run is None or run.index_of(position) < 0:
@@ -107,7 +107,7 @@ class TailCache:
             self.evict_first()
 
     def evict(self, run: Run) -> None:
-        """Drop a run that is in here."""
+        """Drop a run that is in this cache."""
         at = bisect_right(self._starts, run.first, self._head) - 1
         assert self._runs[at] is run
         if at == self._head:

@@ -1,4 +1,4 @@
-"""The end of a topic for good: it takes no more messages, and what it holds is read as before."""
+"""Termination of a topic: it takes no more messages, and what it holds stays readable."""
 
 import structlog
 
@@ -11,17 +11,18 @@ _log = structlog.get_logger()
 
 
 async def terminate(topic: Topic) -> Position:
-    """End the topic behind its last message, whose position this returns; again: the same.
+    """Terminate the topic and return the position of its last message. Repeated calls return the
+    same.
 
-    Publishes under way are stored and answered first. Producers are told to come again, and learn
-    it then; those that come too early wait for that. A SEND that comes too late is answered by that
-    alone. A client that heard of the end by SEND_ERROR would take its producer for closed, and
-    leave what it has pending to a timeout.
-    Consumers that have everything are told by `Topic.log_ended`.
+    Pending publishes are stored and answered first. Producers are told to connect again, and then
+    learn of the termination; those that connect too early wait for it. A SEND that arrives too late
+    is answered only by the end of its producer. A client that learned of the termination by
+    SEND_ERROR would take its producer for closed, and leave its pending messages to a timeout.
+    `Topic.log_ended` notifies consumers that have everything.
 
     Raises:
-        ServiceNotReadyError: the topic went away meanwhile; ask its owner.
-        BrokerMetadataError: nobody knows whether it is terminated; call again.
+        ServiceNotReadyError: the topic was closed meanwhile; ask its owner.
+        BrokerMetadataError: it is unknown whether the topic is terminated; call again.
     """
     topic.line.is_terminating = True
     try:

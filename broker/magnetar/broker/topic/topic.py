@@ -1,10 +1,10 @@
-"""A topic: the host of a log, its readers and writers, and the features that add to it.
+"""A topic: the host of a log, its readers and writers, and its optional features.
 
-A host is a log with its tail, a tenure, the policies that count, a publish line, subscriptions, and
-an ordered tuple of features (`feature.py`), none of which it knows by name. It is loaded when it is
-first used (`topics/`), and closed when the broker stops, when it moves to another broker, or when
-another owner takes its log over. Closing tells every producer and consumer, which go where they are
-told or look the topic up again; the object is never revived.
+A host has a log with its tail, a tenure, the effective policies, a publish line, subscriptions, and
+an ordered tuple of features (`feature.py`), none of which it knows by name. A topic is loaded at
+its first use (`topics/`). It closes when the broker stops, when the topic moves to another broker,
+or when another owner takes the log over. Closing disconnects every producer and consumer; they
+connect to the given broker or look the topic up again. A closed object is never revived.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from magnetar.sdk.wire import TopicName
 F = TypeVar("F", bound=Feature)
 
 _SAMPLES_PER_TURN = 500
-"""Producers, subscriptions and consumers whose counters are noted in one turn of the event loop."""
+"""Producers, subscriptions and consumers that are sampled in one turn of the event loop."""
 
 
 class Topic:
@@ -60,32 +60,32 @@ class Topic:
         *,
         clock: Clock,
     ) -> None:
-        """`tenure`: the right to serve it. `policies`: what counts for it now."""
+        """`tenure`: the right to serve the topic. `policies`: the effective policies at loading."""
         now_s = asyncio.get_running_loop().time
         self.name = name
         self.clock = clock
         self.tenure = tenure
         self.policies = policies
-        """What counts now; see `apply_policies`."""
+        """Effective policies; `apply_policies` replaces them."""
         self.log = log
         self.tail = Tail(cache)
         self.visibility = Visibility(log)
         """Visible part of the log."""
         self.last_message = LastMessage(str(name), log, cache, self.visibility)
         self.gate = TrimGate()
-        """Entered by whoever makes a durable cursor, or moves one back (rule 5.2)."""
+        """Entered by code that creates a durable cursor, or moves one back (rule 5.2)."""
         self.use = TopicUse(clock.monotonic_s())
         self.features: tuple[Feature, ...] = ()
-        """What it hosts, in order; set once, before it is used."""
+        """Features of the topic, in order; set once, before the topic is used."""
         self.subscriptions = self._subscriptions_class(self, settings)
         self.tail.follow(self.subscriptions)
         self.line = self._line_class(self, now_s)
-        """What happens to messages on their way into the log."""
+        """Path of messages between producers and the log."""
         self.dispatch_rates = DispatchRates(lambda: self.policies, now_s, self._published)
         self.producers: dict[str, Producer] = {}
         self.access = ProducerAccess(self, waiting_max=settings.producers_waiting_per_topic_max)
         self.reload: Callable[[str], None] = self._close_for
-        """Gives the topic up at once, and whoever asks for it loads it again; takes the reason."""
+        """Drops the topic at once; the next request loads it again. Takes the reason."""
         self.reopen: Callable[[str], None] = self._close_for
         """Closes the topic after its publishes are answered and everything is saved; the next
         request loads it again. Takes the reason."""
@@ -94,15 +94,15 @@ class Topic:
     def _published(self) -> tuple[int, int]:
         return self.line.messages_in, self.line.bytes_in
 
-    # What it hosts
+    # Features
 
     def host(self, *features: Feature) -> None:
-        """Host these from now on, in this order."""
+        """Install the features of the topic, in this order."""
         self.features = features
         self.line.host(features)
 
     def find(self, kind: type[F]) -> F | None:
-        """The feature of a kind; None: the topic has none."""
+        """Return the feature of a kind; None if the topic has no such feature."""
         for feature in self.features:
             if isinstance(feature, kind):
                 return feature
@@ -120,18 +120,18 @@ class Topic:
 
     @property
     def is_reserved(self) -> bool:
-        """Whether its log is a feature's own: nothing is taken away from it."""
+        """Whether the log belongs to a feature; nothing may then be removed from it."""
         return any(feature.reserved_as for feature in self.features)
 
     def shown(self) -> Mapping[str, Any]:
-        """What its features show in statistics."""
+        """Return what the features show in statistics."""
         found: dict[str, Any] = {}
         for feature in self.features:
             found.update(feature.shown())
         return found
 
     def apply_policies(self, policies: Policies) -> None:
-        """Apply changed policies, and notify those that follow one of them."""
+        """Apply changed policies, and notify the parts and features that follow one of them."""
         before = self.policies
         if policies == before or self.is_closed:
             return
@@ -150,14 +150,14 @@ class Topic:
         for feature in features:
             feature.policies_changed(before)
 
-    # Its log
+    # The log
 
     def append(self, record: InternalAppend) -> None:
-        """Append entries of the broker's own, which are never delivered."""
+        """Append entries that the broker itself writes; they are never delivered."""
         self.line.append_internal(record)
 
     def internal_stored(self, position: Position, entry: bytes) -> None:
-        """Such an entry is durable; readers may see more now."""
+        """Handle a durable entry of the broker's own; it may make more messages visible."""
         self.line.entries_in += 1
         if self.subscriptions or self.tail.readers:
             self.tail.add(Run(*position, [entry], messages=[MARKER]))
@@ -165,13 +165,13 @@ class Topic:
             feature.log_grew()
 
     def log_ended(self) -> None:
-        """The log was terminated: consumers that have seen everything are told."""
+        """Notify consumers that have seen every message: the log was terminated."""
         self.tail.wake_all()
 
     # Statistics
 
     def sample(self, now_ms: int) -> None:
-        """Note the counters for the rates, once per interval."""
+        """Sample the counters for the rates; called once per interval."""
         self.line.sample(now_ms)
         subscriptions = list(self.subscriptions.values())
         consumers = (each for subscription in subscriptions for each in subscription.consumers)
@@ -188,20 +188,20 @@ class Topic:
 
     @property
     def internal_cursors(self) -> Mapping[str, Cursor]:
-        """Durable cursors that are no subscriptions, by name: those of features."""
+        """Durable cursors of features, which are not subscriptions, by name."""
         return {each.name: each for feature in self.features for each in feature.cursors()}
 
     def feature_backlogs(self) -> Mapping[str, FeatureBacklog]:
-        """The backlogs of features, by the names of their cursors."""
+        """Return the backlogs of features, by the names of their cursors."""
         return {each.name: each for feature in self.features for each in feature.backlogs()}
 
     def durable_cursors(self) -> list[Cursor]:
-        """The cursors that survive the broker, internal ones included: they hold trimming back."""
+        """Return all durable cursors, including internal ones. They hold trimming back."""
         return [*self.subscriptions.durable_cursors(), *self.internal_cursors.values()]
 
     def abandon_cursors(self) -> None:
-        """Write nothing of them any more, nor of what else is beside the log: they may be somebody
-        else's."""
+        """Stop writing cursors and everything else stored beside the log: another broker may own
+        it."""
         for cursor in self.durable_cursors():
             cursor.abandon()
         for feature in self.features:
@@ -211,18 +211,21 @@ class Topic:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is closed, or moves: nothing is begun any more."""
+        """Whether the topic is closed or moves, so nothing new may begin."""
         return self.is_closed or self.line.is_draining
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no more publishes, and wait until those under way are answered."""
+        """Take no more publishes, and wait until the pending ones are answered."""
         await self.line.drain(timeout_s)
 
     def _close_for(self, _reason: str) -> None:
         self.disconnect_all()
 
     def disconnect_all(self, destination: Destination | None = None) -> None:
-        """Take no more; tell every producer and consumer where the topic is, or to look it up."""
+        """Close the topic and disconnect its producers and consumers.
+
+        Clients go to `destination`; without one, they look the topic up again.
+        """
         self.is_closed = True
         self.access.close()
         self.line.close()
@@ -235,7 +238,8 @@ class Topic:
 
 
 def looking_at(kind: type[Feature]) -> Callable[[Topic], Work | None]:
-    """For the ticker: has a topic's feature of a kind look whether something is due."""
+    """Return a function for the ticker that checks whether a topic's feature of a kind has work
+    due."""
 
     def look(topic: Topic) -> Work | None:
         feature = topic.find(kind)

@@ -1,8 +1,9 @@
-"""Keeps trimming and the places of cursors apart (rule 5.2 of the managed ledger).
+"""Mutual exclusion between trimming and the placing of cursors (rule 5.2 of the managed ledger).
 
-Trimming computes what may go from where the durable cursors stand; until the list is changed none
-of them may be placed further back, and no new one be registered there (defect M6). Those who place
-cursors go through the gate together; a trimming goes through alone, and waits until they are done.
+Trimming computes from the positions of the durable cursors which ledgers may go. Until the list is
+changed, no cursor may be moved back and no new one registered before that point (defect M6). Tasks
+that place cursors may hold the gate together. A trimming holds it alone, and waits until they are
+done.
 """
 
 import asyncio
@@ -11,17 +12,18 @@ from contextlib import asynccontextmanager
 
 
 class TrimGate:
-    """One topic's gate."""
+    """The gate of one topic."""
 
     def __init__(self) -> None:
         self._placing = 0
         self._is_trimming = False
         self._waiting: list[asyncio.Future[None]] = []
-        """A list: every topic has it, it is short, and an empty deque takes 760 bytes."""
+        """Waiting tasks. A list: every topic has one, it is short, and an empty deque takes 760
+        bytes."""
 
     @asynccontextmanager
     async def placing(self) -> AsyncIterator[None]:
-        """While a durable cursor is made, or moved back."""
+        """Hold the gate while a durable cursor is created or moved back."""
         while self._is_trimming:
             await self._wait()
         self._placing += 1
@@ -33,7 +35,7 @@ class TrimGate:
 
     @asynccontextmanager
     async def trimming(self) -> AsyncIterator[None]:
-        """While it is decided which ledgers go, until they have left the list."""
+        """Hold the gate from the choice of the ledgers to trim until they have left the list."""
         while self._is_trimming or self._placing:
             await self._wait()
         self._is_trimming = True
@@ -49,7 +51,7 @@ class TrimGate:
         await turn
 
     def _wake(self) -> None:
-        """Let everybody look again: gates are rarely crowded."""
+        """Wake all waiting tasks to check again: gates are rarely crowded."""
         waiting, self._waiting = self._waiting, []
         for turn in waiting:
             if not turn.done():

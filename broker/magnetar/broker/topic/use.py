@@ -1,4 +1,4 @@
-"""Use of a topic since it was loaded, and what trimming took away from it. In memory alone."""
+"""Use of a topic since it was loaded, and what trimming removed from it. Kept only in memory."""
 
 import asyncio
 
@@ -10,26 +10,28 @@ class TopicUse:
 
     def __init__(self, loaded_s: float) -> None:
         self.loaded_s = loaded_s
-        """When the topic was loaded, monotonic."""
+        """When the topic was loaded, monotonic seconds."""
         self.is_asked_for = False
-        """Somebody but the broker itself has asked for it since it was loaded."""
+        """Whether anyone but the broker itself has requested the topic since it was loaded."""
         self.joined = 0
-        """How often a producer or consumer was let in: whoever looks now and then sees by it that
-        somebody was here meanwhile."""
+        """Producers and consumers admitted so far. A periodic check sees by it whether the topic
+        was used in between."""
         self.oldest_seen: OldestEntry | None = None
-        """The oldest entry of its backlogs when statistics were last asked for."""
+        """Oldest entry of its backlogs when statistics were last requested."""
         self.trimmed_ledgers = 0
         self.evicted_entries = 0
-        """Entries that left a backlog because it was above its quota."""
+        """Entries removed from a backlog that was above its quota."""
         self._read_until_s = 0.0
 
     def hold_for_reading(self, hold_s: float) -> None:
-        """Count as used for so long: somebody reads what is stored without connecting, as queries
-        do that go straight to the bookies. A topic that moves forgets it."""
+        """Count the topic as used for `hold_s` seconds, for a reader that does not connect.
+
+        Queries, for example, read straight from the bookies. A topic that moves loses this.
+        """
         until_s = asyncio.get_running_loop().time() + hold_s
         self._read_until_s = max(self._read_until_s, until_s)
 
     @property
     def is_held_for_reading(self) -> bool:
-        """Whether somebody reads it without connecting."""
+        """Whether a reader that does not connect has announced itself."""
         return asyncio.get_running_loop().time() < self._read_until_s

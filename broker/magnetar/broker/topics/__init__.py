@@ -1,11 +1,11 @@
-"""The topics of this broker: loaded on first use, closed, moved, removed.
+"""The topics of this broker: loaded at their first use, closed, moved, deleted.
 
-Topics (registry.py)            what the rest of the broker sees
-  TopicLoader (loading.py)      once per name, with patience
-    TopicOpener (opening.py)    log, index, cursors: what a topic is made of
-  TopicEnds (ending.py)         closed, handed over, dropped
-  TopicRemoval (removal.py)     gone for good
-  TopicTable (table.py)         what is where in its life; all of the above share it
+Topics (registry.py)            the interface for the rest of the broker
+  TopicLoader (loading.py)      loads each name once, with retries
+    TopicOpener (opening.py)    opens the parts of a topic: log, index, cursors
+  TopicEnds (ending.py)         closes topics, hands them over, drops them
+  TopicRemoval (removal.py)     deletes topics for good
+  TopicTable (table.py)         the life cycle state of each topic, shared by all of the above
 """
 
 from magnetar.broker.topics.registry import Topics

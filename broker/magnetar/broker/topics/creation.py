@@ -1,7 +1,8 @@
-"""Whether a topic that is used may appear by itself, and how many partitions it has then.
+"""Automatic topic creation: whether a topic may be created at its use, and with how many
+partitions.
 
-A namespace with a limit on its topics is a case for turns: between the count and the creation no
-other broker, and no other request, may create one. Only such namespaces pay for that.
+A namespace with a limit on its topics needs turns: between the count and the creation, no other
+broker and no other request may create one. Only such namespaces pay for that.
 """
 
 import asyncio
@@ -30,13 +31,13 @@ from magnetar.sdk.wire import TopicName
 
 _TURNS_ROOT = "/loadbalance/topic-creations"
 _TURN_WAIT_S_MAX = 20.0
-"""For those before to create their topics."""
+"""Longest wait, in seconds, for earlier creations."""
 _TURN_RETRY_S = 0.02
 _TOKEN_BITS = 64
 
 
 class Partitioned(Protocol):
-    """What must be known of partitioned topics; see `PartitionedTopics`."""
+    """Interface of partitioned topics; see `PartitionedTopics`."""
 
     async def find(
         self, topic: TopicName, *, is_sure: bool = False
@@ -52,7 +53,7 @@ class Partitioned(Protocol):
 
 
 class Scalable(Protocol):
-    """What must be known of scalable topics; see `ScalableTopics`."""
+    """Interface of scalable topics; see `ScalableTopics`."""
 
     async def find(
         self, topic: TopicName, *, is_sure: bool = False
@@ -75,10 +76,11 @@ class Scalable(Protocol):
 
 
 class CreationTurns:
-    """One creation at a time in a namespace, over all brokers: an ephemeral node per turn.
+    """Turns for creations in a namespace, one at a time over all brokers: an ephemeral node per
+    turn.
 
-    A node that could not be given back is taken again by its owner, and keeps the other brokers
-    waiting until its session ends.
+    If a node could not be deleted, its owner reuses it at the next turn. Other brokers wait until
+    the owner's session ends.
     """
 
     def __init__(self, store: MetadataStore, random: random.Random) -> None:
@@ -88,7 +90,7 @@ class CreationTurns:
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
-        """Have the namespace to oneself.
+        """Hold the namespace's turn.
 
         Raises:
             BrokerMetadataError: no turn came in time.
@@ -129,11 +131,11 @@ class CreationTurns:
         try:
             await self._store.delete(path)
         except MetadataError:
-            pass  # Gone with its session, or taken again next time.
+            pass  # It ended with its session, or is reused next time.
 
 
 class TopicCreation:
-    """Asks the policies and the store."""
+    """Decides about topic creation by the policies and the metadata store."""
 
     def __init__(
         self,
@@ -145,8 +147,8 @@ class TopicCreation:
         scalable: Scalable | None = None,
         turns: CreationTurns | None = None,
     ) -> None:
-        """`exists` and `names` (of a namespace) ask the metadata store. `scalable`: None where
-        there are no scalable topics. `turns`: None without one that others use, too."""
+        """`exists` and `names` (of a namespace) query the metadata store. `scalable`: None if there
+        are no scalable topics. `turns`: None if nothing else creates topics."""
         self._turns = turns
         self._partitioned = partitioned
         self._scalable = scalable
@@ -155,14 +157,14 @@ class TopicCreation:
         self._names = names
 
     async def check(self, name: TopicName, *, may_create: bool) -> None:
-        """Refuse a topic that does not exist and must not appear, and one that is none itself.
+        """Refuse a topic that does not exist and must not be created, or a name that is no topic's.
 
-        `may_create`: whether the request wants it to.
+        `may_create`: whether the request allows creation.
 
         Raises:
-            TopicNotFoundError: it does not exist; the text says what keeps it from being created.
-            NotAllowedError: the namespace has as many topics as it may have; the name is that of
-                a partitioned topic, or beyond the last of its partitions.
+            TopicNotFoundError: it does not exist; the text says why it is not created.
+            NotAllowedError: the namespace has reached its limit of topics; or the name is that of a
+                partitioned topic, or beyond the last of its partitions.
             BrokerMetadataError
         """
         await self._policies.check_namespace(name.namespace_name)
@@ -187,7 +189,7 @@ class TopicCreation:
                 await self._partitioned.create_log(name)
 
     async def partitions_of(self, name: TopicName, *, may_create: bool) -> int:
-        """How many partitions a topic has, 0: it stands for itself; it may get them here.
+        """Return how many partitions a topic has, 0: it is not partitioned; create them if need be.
 
         Raises:
             As `check`.
@@ -215,8 +217,11 @@ class TopicCreation:
         return record.partitions
 
     async def _check_segment(self, name: TopicName) -> None:
-        """Refuse a segment that its topic does not have: one of a topic that is deleted, or one
-        whose log is gone, must not come back because a client still knows it."""
+        """Refuse a segment that its topic does not have.
+
+        A segment of a deleted topic, or one whose log is deleted, must not come back because a
+        client still knows it.
+        """
         scalable = self._scalable
         found = await scalable.segment(name) if scalable is not None else None
         if found is not None and not found.is_sealed:
@@ -226,17 +231,19 @@ class TopicCreation:
             raise TopicNotFoundError(f"{name} does not exist")
 
     async def have_scalable(self, name: TopicName, *, may_create: bool) -> None:
-        """Have a scalable topic, by its `persistent://` name; a new one has one segment.
+        """Ensure that a scalable topic exists, by its `persistent://` name; a new one has one
+        segment.
 
         Raises:
-            TopicNotFoundError: it does not exist, and must not appear; or one of another kind does.
-            NotAllowedError: the namespace has as many topics as it may have.
-            RequestError: a migration that is under way cannot be finished now.
+            TopicNotFoundError: it does not exist and must not be created, or a topic of another
+                kind does.
+            NotAllowedError: the namespace has reached its limit of topics.
+            RequestError: a running migration cannot be finished now.
         """
         scalable, called = self._scalable, naming.resolved_name(name)
         record = await scalable.find(name, is_sure=True) if scalable is not None else None
         if scalable is not None and record is not None and record.is_migrating:
-            await scalable.finish(name)  # It is announced already, and there in a moment.
+            await scalable.finish(name)  # It is announced already, and exists in a moment.
             record = await scalable.find(name, is_sure=True)
         if record is not None:
             if record.is_deleted:
@@ -264,7 +271,7 @@ class TopicCreation:
         return self._scalable is not None and await self._scalable.find(name) is not None
 
     async def is_taken(self, name: TopicName) -> bool:
-        """Whether a topic that is not scalable has a name, partitioned or not.
+        """Whether a topic that is not scalable has the name, partitioned or not.
 
         Raises:
             BrokerMetadataError
@@ -272,7 +279,8 @@ class TopicCreation:
         return await self._exists(name) or await self._find_whole(name) is not None
 
     async def _find_whole(self, name: TopicName) -> PartitionedTopicRecord | None:
-        """The record of a partitioned topic of that name, which certainly exists, or not."""
+        """Return the record of a partitioned topic of that name; None if there certainly is
+        none."""
         if name.partition_index >= 0:
             return None
         return await self._partitioned.find(name, is_sure=True)
@@ -293,8 +301,9 @@ class TopicCreation:
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
-        """Where topics are created after `check_room`: nobody else creates any in the namespace
-        meanwhile, if it has a limit.
+        """Hold the namespace's turn for creating topics after `check_room`.
+
+        In a namespace with a limit, nothing else creates topics meanwhile.
 
         Raises:
             BrokerMetadataError: no turn came in time.

@@ -1,8 +1,8 @@
-"""Deleting topics: their clients are sent away, then the cursors go, the log and its ledgers.
+"""Deletes the stored data of topics: cursors first, then the log and its ledgers.
 
-Every step can be taken again, so a deletion that was interrupted is completed by the next one, or
-by whoever loads the topic; see `ledger/managed_log/log_deletion.py`. Nobody else may load the topic
-meanwhile: `topics/removal.py`.
+Every step can be repeated, so the next deletion, or the next load of the topic, completes one that
+was interrupted; see `ledger/managed_log/log_deletion.py`. `topics/removal.py` prevents loads
+meanwhile.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 
 class TopicDeletion:
-    """What of a topic is in the store and on bookies, and how it goes."""
+    """The stored data of topics, in the metadata store and on bookies, and its deletion."""
 
     def __init__(self, client: LedgerClient, store: MetadataStore) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class TopicDeletion:
             )
 
     async def mark(self, name: TopicName) -> None:
-        """From here on the topic is gone for everybody, whatever happens.
+        """Mark a topic as deleted. From here on it exists for no broker, whatever happens.
 
         Raises:
             TopicNotFoundError, BrokerMetadataError
@@ -75,7 +75,7 @@ class TopicDeletion:
         """Remove everything of a marked topic.
 
         Raises:
-            BrokerMetadataError: what is left is removed by the next attempt.
+            BrokerMetadataError: the next attempt removes what is left.
         """
         path = naming.log_path(name)
         try:
@@ -88,8 +88,8 @@ class TopicDeletion:
             await delete_index(self._client, self._store, path)
             await delete_log(self._client, self._store, name)
             if self.forget is not None and name.partition_index < 0 and not name.is_segment:
-                # While the mark is there: who makes the topic anew must not find any of it, and a
-                # deletion that ends here is completed.
+                # While the mark exists: a new topic of the name must not find any of it, and a
+                # deletion that ends here is completed later.
                 await self.forget(name)
             await delete_marked(self._client, self._store, path)
         except (LedgerError, CursorError, BrokerPersistenceError) as error:
@@ -100,7 +100,7 @@ class TopicDeletion:
 
 
 def check_members(topic: Topic) -> None:
-    """Refuse a topic that somebody uses.
+    """Refuse a topic that has producers or subscriptions.
 
     Raises:
         NotAllowedError

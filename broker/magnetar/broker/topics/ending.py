@@ -1,7 +1,7 @@
-"""The ends of a topic here: it is closed, handed over, or dropped.
+"""How topics end on this broker: closed, handed over, or dropped.
 
-*Closed*: its ledgers and cursors are closed in the metadata. *Handed over*: the same after its
-publishes were answered, and its clients are told where it goes. *Dropped*, when it may have another
+*Closed*: the ledgers and cursors are closed in the metadata. *Handed over*: the pending publishes
+are answered first, and clients are told the next owner. *Dropped*, if the topic may have another
 owner: nothing more is written, sent or answered.
 """
 
@@ -22,12 +22,12 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _HAND_OVERS_AT_ONCE = 256
-"""Topics that are closed side by side; each waits for the metadata store. Of several bundles the
-first one is closed first: its next owner begins while others are still being closed."""
+"""Topics that are closed concurrently; each waits for the metadata store. Of several bundles the
+first is closed first: its next owner begins while others are still being closed."""
 
 
 class TopicEnds:
-    """Ends topics."""
+    """Closes, hands over and drops topics."""
 
     def __init__(self, settings: BrokerSettings, table: TopicTable) -> None:
         self._settings = settings
@@ -36,14 +36,14 @@ class TopicEnds:
         """Topics that are being handed over."""
         self._hand_overs_at_once = asyncio.Semaphore(_HAND_OVERS_AT_ONCE)
         self._given_up: set[Topic] = set()
-        """Topics that are being dropped and are still ours."""
+        """Topics that are being dropped while this broker still owns them."""
         self.on_closing: list[Callable[[Topic], None]] = []
-        """Called with each topic that begins to be closed, however that comes."""
+        """Called with each topic that begins to close, for whatever reason."""
         self.fenced = 0
-        """Topics that were dropped because somebody else has them, or may have."""
+        """Topics that were dropped because another broker has them, or may have."""
 
     def attach(self, topic: Topic, log: ServedLog) -> None:
-        """Have a topic that is being opened end when it must, or when it asks for that itself."""
+        """Connect a topic that is being opened to its ends: by fencing, or by its own request."""
         topic.reload = partial(self._reload, topic)
         topic.reopen = partial(self._reopen, topic)
         log.on_fenced(partial(self.fence, topic))
@@ -63,19 +63,19 @@ class TopicEnds:
             log.abandon(f"the lease {reason}")
             raise LogFencedError(f"the lease of {topic.name} {reason}")
 
-    # Handed over
+    # Handing over
 
     def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
-        """Topics that are served, being loaded or being closed here."""
+        """Return matching topics that are served, being loaded or being closed here."""
         return self._table.names_of(belongs)
 
     async def hand_over(
         self, names: Sequence[TopicName], destination: Destination | None, *, timeout_s: float
     ) -> None:
-        """Close topics so that another owner opens them at once, and tell their clients where.
+        """Close topics so that another owner can open them at once, and tell their clients where.
 
-        Publishes under way are answered first. What is not closed in time is dropped: the next
-        owner recovers it.
+        Pending publishes are answered first. Topics not closed in time are dropped: the next owner
+        recovers them.
         """
 
         async def hand_over(name: TopicName) -> None:
@@ -90,7 +90,7 @@ class TopicEnds:
             self.drop(names, "it could not be closed in time")
 
     def _start_moving(self, name: TopicName, destination: Destination | None) -> asyncio.Task[None]:
-        """Once, whoever asks: the first destination counts."""
+        """Start moving a topic once; of several calls, the first destination counts."""
         moving = self._moving.get(name)
         if moving is None:
             moving = self._moving[name] = asyncio.get_running_loop().create_task(
@@ -112,23 +112,28 @@ class TopicEnds:
             await asyncio.wait([closing.task])
 
     def put_to_rest(self, topic: Topic) -> asyncio.Task[None] | None:
-        """Begin to close a topic that the broker loaded for itself; returns the task of that.
-        None: somebody has asked for it meanwhile, or it is closed already."""
+        """Begin to close a topic that the broker loaded for itself; return the closing task.
+
+        None: a client has requested the topic meanwhile, or it is closed already.
+        """
         if topic.use.is_asked_for or not self._table.is_served(topic):
             return None
         self._start_closing(topic)
         return self._table.closing[topic.name].task
 
     def _reopen(self, topic: Topic, reason: str) -> None:
-        """Close a topic in order; its clients come back and have it loaded again."""
+        """Close a topic in order; its clients reconnect and have it loaded again."""
         _log.info("topic_reopened", topic=str(topic.name), reason=reason)
         self._start_moving(topic.name, None)
 
-    # Dropped
+    # Dropping
 
     def drop(self, names: Sequence[TopicName], reason: str, *, is_ours: bool = False) -> None:
-        """Stop serving at once: nothing more is written, answered or sent; clients look again.
-        `is_ours`: nobody else has them; they are being deleted, say."""
+        """Stop serving topics at once: nothing more is written, answered or sent; clients look them
+        up.
+
+        `is_ours`: no other broker has the topics, for example because they are being deleted.
+        """
         table = self._table
         for name in names:
             if name in table.loading:
@@ -143,16 +148,18 @@ class TopicEnds:
                 self._given_up.discard(topic)
 
     def _reload(self, topic: Topic, reason: str) -> None:
-        """Drop a topic that is ours, so that it is recovered when somebody asks for it."""
+        """Drop a topic that this broker owns, so that it is recovered at the next request."""
         _log.warning("topic_reloaded", topic=str(topic.name), reason=reason)
         if topic in self._table.logs:
             self.fence(topic, reason)
 
     def fence(self, topic: Topic, reason: str = "another owner has it, or may have") -> None:
-        """Drop a topic that has another owner, or may have: write nothing, and let clients look it
-        up. A cursor that was taken over is reason enough: the log may learn of it later."""
+        """Drop a topic that another broker has, or may have: write nothing; clients look it up.
+
+        A cursor that was taken over is reason enough: the log may learn of it later.
+        """
         if not self._table.is_served(topic):
-            topic.is_closed = True  # still loading: whoever does that looks at it in the end
+            topic.is_closed = True  # still loading: the loader checks this at the end
             return
         if topic in self._given_up:
             _log.info("topic_dropped", topic=str(topic.name))
@@ -161,12 +168,13 @@ class TopicEnds:
             _log.warning("topic_fenced", topic=str(topic.name))
         self._start_closing(topic, dropped=reason)
 
-    # Closed
+    # Closing
 
     def _start_closing(
         self, topic: Topic, destination: Destination | None = None, *, dropped: str = ""
     ) -> None:
-        """`dropped`: the reason why nothing more is written; empty: the topic closes in order."""
+        """Begin to close a topic. `dropped`: why nothing more is written; empty: it closes in
+        order."""
         table = self._table
         for callback in self.on_closing:
             callback(topic)
@@ -183,7 +191,8 @@ class TopicEnds:
         closing.task.add_done_callback(lambda _: table.closing.pop(topic.name))
 
     async def _close(self, closing: Closing) -> None:
-        """Within its time; a stuck close must not keep the topic from its next owner (10.4)."""
+        """Close a topic within a time limit: a stuck close must not keep it from its next owner
+        (10.4)."""
         try:
             async with asyncio.timeout(self._settings.topic_close_timeout_ms / 1000):
                 await _close_parts(closing)
@@ -193,7 +202,7 @@ class TopicEnds:
         _log.info("topic_closed", topic=str(closing.topic.name))
 
     async def close_all(self, timeout_s: float) -> None:
-        """Close every topic; what is not done in time is left to the next owner's recovery."""
+        """Close every topic; what is not closed in time is left to the next owner's recovery."""
         table = self._table
         table.is_stopping = True
         for loading in table.loading.values():
@@ -216,7 +225,7 @@ async def _close_parts(closing: Closing) -> None:
     ends.extend(work for feature in features if (work := feature.ending()) is not None)
     for result in await asyncio.gather(closing.log.close(), *ends, return_exceptions=True):
         if isinstance(result, CursorUnavailableError):
-            # Nothing is lost: what was not saved is delivered again.
+            # Nothing is lost: unsaved acknowledgements only cause redeliveries.
             _log.warning("cursor_left_unsaved", topic=str(closing.topic.name), error=str(result))
         elif isinstance(result, LedgerError):
             _log.warning("log_not_closed", topic=str(closing.topic.name), error=str(result))

@@ -1,8 +1,8 @@
-"""The topics of namespaces that somebody watches, kept in memory by a watch on each: the persistent
-ones, or the scalable ones.
+"""Topic lists of watched namespaces, kept in memory by a watch each: persistent topics, or scalable
+ones.
 
-One list serves all watchers of a namespace, on whatever connection. It is read again after a
-change, at most once per `topic_list_pause_ms`: topics may come by the thousand.
+One list serves all watchers of a namespace, on any connection. It is read again after a change, at
+most once per `topic_list_pause_ms`: topics may be created by the thousand.
 """
 
 import asyncio
@@ -18,11 +18,12 @@ from magnetar.ledger.ports import Clock
 ListNames = Callable[[str], Awaitable[list[str]]]
 
 Listener = Callable[[Sequence[str], Sequence[str]], None]
-"""Hears of topics that are new, and of those that are gone."""
+"""Called with the new topics and the deleted ones."""
 
 _READS_AT_ONCE = 8
 _TURN_S_MAX = 0.005
-"""For listeners, before others have their turn: what one costs depends on the names it knows."""
+"""Longest time, in seconds, for listeners in one turn of the loop. The cost of one depends on the
+names it knows."""
 
 
 class FollowedList:
@@ -49,10 +50,10 @@ class FollowedList:
         )
         self.listeners: dict[Listener, None] = {}
         self._untold: deque[tuple[deque[Listener], Sequence[str], Sequence[str]]] = deque()
-        """Changes, each with those who have not heard of it; the oldest first."""
+        """Changes, the oldest first, each with the listeners that have not received it."""
 
     async def names(self) -> list[str]:
-        """As they are now.
+        """Return the names as they are now.
 
         Raises:
             BrokerMetadataError
@@ -61,7 +62,7 @@ class FollowedList:
 
     @property
     def known(self) -> list[str]:
-        """As they were read last."""
+        """Names as they were last read."""
         return self._followed.value or []
 
     async def _read(self) -> list[str]:
@@ -82,8 +83,11 @@ class FollowedList:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell some of the listeners, and the others in further turns of the loop: there may be
-        thousands. Each hears of all changes in their order."""
+        """Call some of the listeners, and the others in later turns of the loop: there may be
+        thousands.
+
+        Each receives all changes in order.
+        """
         if not self._untold:
             return
         listeners, new, deleted = self._untold[0]
@@ -107,13 +111,13 @@ class FollowedList:
 
 
 def difference(before: Sequence[str], after: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is new, and what is gone, each sorted."""
+    """Return the new names and the deleted ones, each sorted."""
     old, now = set(before), set(after)
     return sorted(now - old), sorted(old - now)
 
 
 class FollowedLists:
-    """The lists of all namespaces that somebody watches."""
+    """The lists of all watched namespaces."""
 
     def __init__(
         self,
@@ -124,8 +128,13 @@ class FollowedLists:
         pause_ms: int,
         path_of: Callable[[str], str] = naming.topics_path,
     ) -> None:
-        """`list_names`: as `Topics.names`. `pause_ms`: between two reads of a list. `path_of`: the
-        path whose children are what is listed in a namespace."""
+        """Set up an empty collection of lists.
+
+        Args:
+            list_names: lists the topics of a namespace, like `Topics.names`.
+            pause_ms: shortest time between two reads of a list.
+            path_of: returns the path whose children are the listed topics of a namespace.
+        """
         self._store = store
         self._list_names = list_names
         self._clock = clock
@@ -135,7 +144,7 @@ class FollowedLists:
         self._lists: dict[str, FollowedList] = {}
 
     def join(self, namespace: str, listener: Listener) -> FollowedList:
-        """Have a listener hear of changes from now on."""
+        """Call a listener with the changes from now on."""
         followed = self._lists.get(namespace)
         if followed is None:
             followed = self._lists[namespace] = FollowedList(
@@ -151,7 +160,7 @@ class FollowedLists:
         return followed
 
     def leave(self, namespace: str, listener: Listener) -> None:
-        """Remove a listener; forget a list that nobody follows."""
+        """Remove a listener, and a list without listeners."""
         followed = self._lists[namespace]
         del followed.listeners[listener]
         if not followed.listeners:
@@ -159,5 +168,5 @@ class FollowedLists:
             followed.close()
 
     def __len__(self) -> int:
-        """Namespaces that are followed."""
+        """Return the number of watched namespaces."""
         return len(self._lists)

@@ -1,6 +1,6 @@
-"""Looking into a topic without consuming: single entries, positions, what a backlog consists of.
+"""Read-only inspection of a topic: single entries, positions, and the contents of a backlog.
 
-Nothing here changes anything. Source: HTTP sheet, section 9.2.
+Source: HTTP sheet, section 9.2.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ MESSAGE_POSITION_MAX = (1 << 31) - 1
 
 
 async def entry_at(topic: Topic, position: Position) -> bytes:
-    """One entry.
+    """Return one entry.
 
     Raises:
         NotThereError: there is none at that position.
@@ -39,10 +39,10 @@ async def entry_at(topic: Topic, position: Position) -> bytes:
 
 
 async def nth_entry(topic: Topic, number: int, *, from_end: bool) -> tuple[Position, bytes]:
-    """The entry with that number, from 1, counted from the first or the last one there is.
+    """Return the entry with a number, from 1, counted from the first or from the last entry.
 
     Raises:
-        NotAllowedError: there are not so many.
+        NotAllowedError: there are fewer entries.
         BrokerPersistenceError: it cannot be read now.
     """
     total = entries_in(topic.log)
@@ -53,7 +53,8 @@ async def nth_entry(topic: Topic, number: int, *, from_end: bool) -> tuple[Posit
 
 
 async def nth_unacked(topic: Topic, subscription: Backlog, number: int) -> Position | None:
-    """The unacknowledged entry with that number, from 1; None: there are not so many."""
+    """Return the position of the unacknowledged entry with a number, from 1; None if there are
+    fewer."""
     cursor, last = subscription.cursor, topic.visibility.last
     position = cursor.mark_delete
     if number > cursor.backlog_entries:
@@ -70,10 +71,12 @@ async def nth_unacked(topic: Topic, subscription: Backlog, number: int) -> Posit
 
 
 async def first_at(topic: Topic, publish_time_ms: int) -> Position:
-    """The first entry published at or after a time; the one to be written next if there is none.
+    """Return the position of the first entry published at or after a time.
+
+    If there is none, return the position of the next entry to be written.
 
     Raises:
-        BrokerPersistenceError: that cannot be read now.
+        BrokerPersistenceError: it cannot be read now.
     """
     try:
         return await position_at_time(topic.log, publish_time_ms)
@@ -82,8 +85,10 @@ async def first_at(topic: Topic, publish_time_ms: int) -> Position:
 
 
 async def last_message(topic: Topic) -> tuple[Position, int]:
-    """The last entry, and the index of its last message, -1 if it is no batch. Entry id -1: the
-    topic is empty.
+    """Return the position of the last entry, and the index of its last message, -1 if it is no
+    batch.
+
+    An entry id of -1 means that the topic is empty.
 
     Raises:
         BrokerPersistenceError: it cannot be read now.
@@ -96,7 +101,7 @@ async def last_message(topic: Topic) -> tuple[Position, int]:
 
 
 async def messages_of_last(topic: Topic) -> int:
-    """How many messages the last entry has; 0: the topic is empty.
+    """Return the number of messages in the last entry; 0: the topic is empty.
 
     Raises:
         BrokerPersistenceError: it cannot be read now.
@@ -109,7 +114,7 @@ async def messages_of_last(topic: Topic) -> int:
 
 @dataclass(slots=True)
 class BacklogCount:
-    """What was counted of a backlog."""
+    """Counts of a backlog."""
 
     entries: int = 0
     messages: int = 0
@@ -117,13 +122,14 @@ class BacklogCount:
     first: Position | None = None
     last: Position | None = None
     is_cut: bool = False
-    """There is more than could be looked at."""
+    """Whether the count stopped at its limit of entries."""
 
 
 async def count_backlog(
     topic: Topic, subscription: Subscription, first: Position | None, entries_max: int
 ) -> BacklogCount:
-    """Count what a subscription has not acknowledged, from `first` on or from its place; reads it.
+    """Read and count the unacknowledged entries of a subscription, from `first` or its mark-delete
+    on.
 
     Raises:
         BrokerPersistenceError: it cannot be read now.

@@ -1,12 +1,12 @@
-"""Loading topics when they are first used: once, however many requests wait for it.
+"""Loads topics at their first use: once, however many requests wait.
 
-Loading one does not hold up others. Failures that may pass are tried again until
-`topic_load_timeout_ms`: to the official client, an error it may retry is worse than waiting
-(trap 10 of the protocol sheet's appendix C).
+Loading one topic does not delay others. Temporary failures are retried until
+`topic_load_timeout_ms`: for the official client, a retryable error is worse than waiting (trap 10
+of the protocol sheet's appendix C).
 
-A topic may be opened ahead of its use, while nobody may use it yet: the children of a split are.
-Nobody is given it before it may be used: the first request for which that is so brings it forward,
-with the subscriptions that were made in the store meanwhile.
+A topic may be opened ahead of its use, such as the children of a split. No client gets it before it
+may be used. The first request after that brings it forward, with the subscriptions that were
+created in the store meanwhile.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 
 class TopicLoader:
-    """Gives topics to those who use them."""
+    """Returns topics, loading them if need be."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class TopicLoader:
         self._policies = policies
         self._ownership = ownership
         self._clock = clock
-        # Thousands of loads at once would stand before the guard's own question to the metadata
-        # store, in one queue, until the session counts as lost.
+        # Thousands of loads at once would fill the queue before the guard's own request to the
+        # metadata store, until the session counts as lost.
         self._at_once = asyncio.Semaphore(settings.topic_loads_at_once)
         self.loads = 0
         self.failed_loads = 0
 
     async def get(self, name: TopicName, *, may_create: bool) -> Topic:
-        """Return the topic, loading it if need be; create it if `may_create`. Bounded by the load
-        timeout."""
+        """Return the topic within the load timeout, loading it if need be; create it if
+        `may_create`."""
         deadline_s = self._deadline_s()
         while True:
             try:
@@ -80,10 +80,10 @@ class TopicLoader:
             await asyncio.sleep(self._settings.topic_load_retry_ms / 1000)
 
     async def open_ahead(self, name: TopicName) -> None:
-        """Load a persistent topic that is about to come into use. Nothing is done if it is here.
+        """Load a persistent topic that is about to come into use; do nothing if it is here.
 
-        Call it right after it was found to be coming, without a wait in between: a topic that was
-        deleted meanwhile must not come back.
+        Call this right after finding that the topic is coming, without an await in between: a topic
+        that was deleted meanwhile must not come back.
 
         Raises:
             ServiceNotReadyError, BrokerPersistenceError, NotAllowedError: it is not loaded.
@@ -122,13 +122,14 @@ class TopicLoader:
                 continue
             if name not in table.loading:
                 if not self._ownership.is_serving:
-                    # Cut off from the store it cannot tell what exists, but where others are.
+                    # Without the store, this broker cannot tell what exists, only which broker owns
+                    # the topic.
                     await self._ownership.acquire(name, timeout_s=self._left_s(deadline_s))
                 await self._creation.check(name, may_create=may_create)
                 if name in table.closing or table.usable(name) is not None:
-                    continue  # Somebody who heard it sooner has loaded it meanwhile.
+                    continue  # A task that was notified sooner has loaded it meanwhile.
                 if self._removal.held(name) is not None:
-                    continue  # Or deletes it.
+                    continue  # Or is deleting it.
             await asyncio.shield(self._start(name))
 
     def _start(self, name: TopicName, *, is_ahead: bool = False) -> "asyncio.Task[Topic]":
@@ -151,7 +152,7 @@ class TopicLoader:
         del self._table.loading[name]
         if loading.cancelled():
             return
-        error = loading.exception()  # retrieved, even if nobody waits any more
+        error = loading.exception()  # retrieved, even if no request waits any more
         if error is None:
             self.loads += loading.result() not in self._table.ahead
         else:
@@ -165,7 +166,7 @@ class TopicLoader:
             try:
                 topic = await self._try_load(name, deadline_s, is_ahead=is_ahead)
             except (LedgerError, CursorError, BrokerPersistenceError) as error:
-                # Losing a race for the log is no reason to give up: whoever won may be gone.
+                # Losing a race for the log is no reason to give up: the winner may be gone by now.
                 may_pass = getattr(error, "retryable", False) or isinstance(error, LogFencedError)
                 if not may_pass:
                     raise BrokerPersistenceError(f"{name} cannot be loaded: {error}") from error
@@ -200,7 +201,7 @@ class TopicLoader:
         return topic
 
     async def _bring_forward(self, topic: Topic) -> None:
-        """Have a topic used that was opened ahead.
+        """Make a topic usable that was opened ahead.
 
         Raises:
             LogFencedError: it was dropped or closed meanwhile.

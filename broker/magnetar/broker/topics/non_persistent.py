@@ -1,10 +1,11 @@
-"""A non-persistent topic: receipts at once, messages to whoever has credit, no place kept.
+"""A non-persistent topic: receipts at once, messages only to consumers with permits, nothing
+stored.
 
-Producers and consumers join by the rules of stored topics; see the protocol sheet, section 7. An
-entry goes to a consumer that has credit now, or to nobody. Who gets it is chosen as for stored
+Producers and consumers join by the rules of persistent topics; see the protocol sheet, section 7.
+An entry goes to a consumer that has permits now, or is dropped. The choice is as for persistent
 topics: the one consumer of Exclusive, the active one of Failover, the next one in turn of Shared,
 the one that has the key's hash of Key_Shared. Nothing is pending, nothing is redelivered, and every
-message has the id 0:0. The topic's log is always empty, and gone with the broker.
+message has the id 0:0. The topic's log is always empty, and disappears with the broker.
 """
 
 import asyncio
@@ -31,11 +32,11 @@ from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import encode_message_prefix, encode_send_receipts
 
 IN_FLIGHT_MAX = 1000
-"""Messages of one producer that are taken at a time; more are dropped, and receipted with -1:-1."""
+"""Entries of one producer's batch that are accepted; more are dropped, and receipted with -1:-1."""
 
 
 class PassingSubscription(Subscription):
-    """A subscription of a non-persistent topic: membership alone."""
+    """A subscription of a non-persistent topic: membership only."""
 
     def _new_dispatcher(self, context: DispatchContext, consumer: Consumer) -> Dispatcher:
         return PassingDispatcher(context, consumer)
@@ -50,11 +51,12 @@ class PassingSubscription(Subscription):
         consumer: Consumer | None,
         find: Callable[[], Awaitable[tuple[Position, Sequence[int]]]],
     ) -> None:
-        """Every position is where it is: what comes next. The consumer is closed as after any
-        seek, so that it comes back with all of its credit.
+        """Close the consumer as any seek does, so that it reconnects with all of its permits.
+
+        All positions mean the same here: the next message.
 
         Raises:
-            NotAllowedError: an operator asks, to whom it would mean nothing.
+            NotAllowedError: an operator asks, for whom a seek would have no effect.
         """
         if consumer is None:
             raise NotAllowedError(
@@ -89,17 +91,17 @@ class PassingSubscriptions(TopicSubscriptions):
     _subscription_class = PassingSubscription
 
     async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
-        """Without a place of its own, and without asking for one."""
+        """Attach a cursor without a stored position; `open_cursor` is ignored."""
         if not subscription.is_open:
             cursor = NonDurableCursor(self._topic.log, subscription.name, initial=LATEST)
             subscription.context = self._context_of(subscription, cursor, lambda: None)
 
 
 class PassingLine(PublishLine):
-    """The publish line of a non-persistent topic: it ends here, and not in a log."""
+    """The publish line of a non-persistent topic, which ends here and not in a log."""
 
     def append(self, batch: PublishBatch) -> None:
-        """Answer at once, and pass on what is taken."""
+        """Answer the batch at once, and dispatch the accepted entries."""
         taken = batch.payloads[:IN_FLIGHT_MAX]
         highest = batch.highest_ids if batch.has_highest_ids else None
         cut = len(taken)
@@ -142,7 +144,7 @@ class PassingLine(PublishLine):
 
 
 class NonPersistentTopic(Topic):
-    """Publishing and subscribing without a store; the rest is `Topic`'s."""
+    """Publishing and subscribing without a store; everything else is inherited from `Topic`."""
 
     _subscriptions_class = PassingSubscriptions
     _line_class = PassingLine
@@ -152,7 +154,7 @@ class PassingDispatcher(Dispatcher):
     """Dispatch without a store, for one subscription of any type."""
 
     def __init__(self, context: DispatchContext, consumer: Consumer) -> None:
-        """`consumer`: the first one; its type and mode are the subscription's."""
+        """`consumer`: the first one; its type and mode become the subscription's."""
         super().__init__(context)
         self.sub_type = consumer.sub_type
         self.mode = consumer.key_shared
@@ -160,7 +162,7 @@ class PassingDispatcher(Dispatcher):
             self.mode, splits_ranges=not context.settings.key_shared_consistent_hashing
         )
         self.dropped_messages = 0
-        """Messages that nobody could take; see `Subscription.messages_dropped`."""
+        """Messages that no consumer could take; see `Subscription.messages_dropped`."""
         self._turn = 0
         self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
         self._active: Consumer | None = None
@@ -196,24 +198,25 @@ class PassingDispatcher(Dispatcher):
         self._notices.begin(consumer)
 
     def _activate(self) -> None:
-        """Choose the active consumer, and tell all of Failover if it is another one."""
+        """Choose the active consumer; notify all consumers of Failover if the choice has
+        changed."""
         former, self._active = self._active, self._choice.chosen()
         if self.sub_type == FAILOVER and self._active is not former:
             asyncio.get_running_loop().call_soon(self._notices.tell_all, list(self.consumers))
 
     @property
     def active(self) -> Consumer | None:
-        """The one consumer that gets everything, of Exclusive and Failover."""
+        """Consumer that gets everything, of Exclusive and Failover."""
         return self._active
 
     def conflict_of(self, consumer: Consumer) -> Consumer | None:
-        """A consumer that has some of the hashes that this one wants."""
+        """Return a consumer that has some of the hashes that this one requests."""
         return self.selector.conflict_of(consumer.hash_ranges)
 
     # Sending
 
     def offer(self, run: Run) -> None:
-        """Send what somebody has credit for; the rest is dropped."""
+        """Send entries to consumers with permits; drop the rest."""
         if self._is_paused or not self.consumers:
             self.dropped_messages += sum(each for each in run.messages if each != MARKER)
             return
@@ -266,20 +269,20 @@ class PassingDispatcher(Dispatcher):
         return group[self._turn % len(group)]
 
     def wake(self) -> None:
-        """Nothing waits for credit."""
+        """Do nothing: no entry waits for permits."""
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        """Nothing is kept that could be sent again."""
+        """Do nothing: no entry is kept for redelivery."""
 
     def rewind(self) -> None:
-        """There is nowhere to go back to."""
+        """Do nothing: there is no earlier position."""
 
     def _why_not_sending(self) -> Reason | None:
         return None
 
 
 class VolatileLog:
-    """What a topic asks of its log, answered for a log without entries."""
+    """The log interface of a topic, implemented for a log without entries."""
 
     terminated: Position | None = None
     leftover_ledgers = 0
@@ -294,10 +297,10 @@ class VolatileLog:
         batch.on_failed(LogClosedError(f"{self.path} keeps nothing"))
 
     async def rotate(self) -> None:
-        """There is nothing to rotate."""
+        """Do nothing: there are no ledgers."""
 
     async def update_properties(self, changes: Mapping[str, str | None]) -> None:
-        """In memory only."""
+        """Update the properties, in memory only."""
         for name, value in changes.items():
             self.properties.pop(name, None)
             if value is not None:
@@ -315,7 +318,7 @@ class VolatileLog:
         return self._shape.last_confirmed
 
     def prepare(self) -> None:
-        """There are no ledgers."""
+        """Do nothing: there are no ledgers."""
 
     def first_position(self) -> Position:
         return self._shape.first_at_or_after(Position(-1, -1))
@@ -349,7 +352,7 @@ class VolatileLog:
         return 0
 
     async def delete_unlisted(self) -> None:
-        """There are no ledgers."""
+        """Do nothing: there are no ledgers."""
 
     def on_fenced(self, callback: Callable[[], None]) -> None:
         self._on_fenced.append(callback)
@@ -360,4 +363,4 @@ class VolatileLog:
             callback()
 
     async def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: there is nothing to close."""

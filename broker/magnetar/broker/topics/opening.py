@@ -1,10 +1,10 @@
-"""Opening a topic that is ours: its log is taken over, then what is stored beside it comes back.
+"""Opens a topic that this broker owns: takes over its log, then restores what is stored beside it.
 
-In this order: the log (which fences a former owner), the index of delayed messages,
-transactions, compaction, subscriptions, deduplication, what is known of copies from other clusters,
-and the state of a coordinator. Whatever fails on the way leaves nothing open behind itself.
+The order is: the log (which fences a former owner), the message index, the index of delayed
+messages, transactions, compaction, subscriptions, deduplication, the state of copies from other
+clusters, and the state of a coordinator. If a step fails, nothing stays open.
 
-This is the only place that knows which features there are, and in which order a topic hosts them.
+Only this module knows which features exist, and in which order a topic hosts them.
 """
 
 import asyncio
@@ -67,11 +67,11 @@ from magnetar.sdk.wire import TopicName
 _CURSORS_AT_ONCE = 32
 
 MakeCoordinator = Callable[[Topic], Feature | None]
-"""Makes the coordinator whose place a topic is; None: it is no such."""
+"""Makes the coordinator whose place is a topic; None: the topic is not such a place."""
 
 
 class TopicOpener:
-    """Makes topics of names."""
+    """Opens topics by name."""
 
     def __init__(
         self,
@@ -117,13 +117,13 @@ class TopicOpener:
     async def open(
         self, name: TopicName, tenure: Tenure, policies: Policies
     ) -> tuple[Topic, ServedLog]:
-        """The topic, which nobody knows of yet.
+        """Open a topic and return it with its log; the caller registers it.
 
         Raises:
-            ServiceNotReadyError: it was being deleted, which is completed now.
-            NotAllowedError: there is a topic with partitions of that name.
-            LedgerError, CursorError, BrokerPersistenceError: `retryable` says if it may pass.
-            LogFencedError: somebody else has it by now.
+            ServiceNotReadyError: the topic was being deleted; the deletion is now complete.
+            NotAllowedError: a partitioned topic of that name exists.
+            LedgerError, CursorError, BrokerPersistenceError: `retryable` tells whether it may pass.
+            LogFencedError: another broker has taken the log over.
         """
         if not name.is_persistent:
             return self._open_volatile(name, tenure, policies)
@@ -131,7 +131,7 @@ class TopicOpener:
             self._client,
             self._store,
             naming.log_path(name),
-            # They are for a log that is new.
+            # The properties are for a new log.
             log_config(
                 self._settings,
                 policies,
@@ -161,7 +161,7 @@ class TopicOpener:
         return topic, log
 
     def _properties(self, name: TopicName, policies: Policies) -> dict[str, str]:
-        """Of a log that is new."""
+        """Return the properties of a new log."""
         found = {naming.CREATED_PROPERTY: str(self._clock.wall_ms())}
         if not naming.is_system_topic(str(name)):
             found.update(initial_properties(policies))
@@ -180,9 +180,10 @@ class TopicOpener:
         return topic, log
 
     async def _check_alone(self, name: TopicName, log: ManagedLog) -> None:
-        """Give up a topic that appeared in the moment in which one with partitions was created."""
+        """Give up a topic that was created at the same moment as a partitioned topic of its
+        name."""
         if name.is_segment:
-            return  # Its name is no partitioned topic's.
+            return  # A partitioned topic never has the name of a segment.
         if name.partition_index < 0 and log.last_confirmed.entry_id < 0:
             try:
                 record = await self._partitioned.find(name)
@@ -194,10 +195,10 @@ class TopicOpener:
                 await log.close()
                 raise
 
-    # What is stored beside the log
+    # State stored beside the log
 
     async def _host(self, topic: Topic, log: ManagedLog) -> None:
-        """Give the topic its features, and have them take up what is stored."""
+        """Give the topic its features, and restore their state."""
         stored = _StoredCursors(self._store, log)
         delayed = DelayedDelivery(
             topic, BucketLedgers(self._client, log), self._settings, self._clock
@@ -230,7 +231,7 @@ class TopicOpener:
         indexed = _index_of(topic)
         topic.host(*features, indexed)
         await indexed.restore()
-        # What withholds or hides entries comes before subscriptions are opened.
+        # Features that withhold or hide entries are restored before subscriptions are opened.
         await delayed.restore()
         await transactions.restore()
         await compacting.restore()
@@ -243,9 +244,11 @@ class TopicOpener:
             await coordinator.restore()
 
     async def _sealing_of(self, topic: Topic) -> SegmentSealing:
-        """
+        """Return the feature that seals the topic if it is a segment.
+
         Raises:
-            BrokerMetadataError: whether a topic that has ended was migrated cannot be told now.
+            BrokerMetadataError: it cannot be determined now whether a terminated topic was
+                migrated.
         """
         name, is_part = topic.name, topic.name.is_segment
         if topic.log.terminated is not None and not is_part:
@@ -253,8 +256,8 @@ class TopicOpener:
         return SegmentSealing(topic, partial(self._scalable.is_settled, name), is_part=is_part)
 
     async def catch_up(self, topic: Topic, log: ServedLog) -> None:
-        """Have the subscriptions that were made in the store since the topic was opened, while
-        nobody could use it.
+        """Restore the subscriptions that were created in the store since the topic was opened
+        ahead.
 
         Raises:
             As `open`.
@@ -275,15 +278,18 @@ class TopicOpener:
                 await topic.subscriptions.ensure(subscription, open_cursor, is_stored=True)
 
         subscriptions = [name for name in names if not naming.is_internal_cursor(name)]
-        # All are waited for, so that none is still being opened when a failure closes the log.
+        # Wait for all of them: none may still be opening when a failure closes the log.
         results = await asyncio.gather(*map(restore, subscriptions), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
     def _offloading_of(self, topic: Topic) -> OffloadSurroundings | None:
-        """None: its ledgers stay on bookies. Topics of the cluster's own do: brokers need them to
-        start, and they must not need a store for that (tiered storage, defect 14.10)."""
+        """Return the offloading environment of a topic; None if its ledgers stay on bookies.
+
+        The cluster's own topics stay there: brokers need them to start, and that must not depend on
+        an object store (tiered storage, defect 14.10).
+        """
         return None if naming.is_system_topic(str(topic.name)) else self._offloading
 
     def _compaction_of(self, topic: Topic, log: ManagedLog, stored: "_StoredCursors") -> Compaction:
@@ -350,7 +356,7 @@ class TopicOpener:
     def _replicated_subscriptions_of(
         self, topic: Topic, log: ManagedLog, copying: Replication | None
     ) -> ReplicatedSubscriptions | None:
-        """None: topics of the cluster's own stay in it."""
+        """Return the feature for replicated subscriptions; None for the cluster's own topics."""
         if self._replicating is None or copying is None:
             return None
 
@@ -377,7 +383,8 @@ class TopicOpener:
     def _replication_of(
         self, topic: Topic, log: ManagedLog, stored: "_StoredCursors"
     ) -> Replication | None:
-        """None: topics of the cluster's own stay in it."""
+        """Return the feature that copies the topic to other clusters; None for the cluster's own
+        topics."""
         if (
             self._replicating is None
             or topic.name.is_segment
@@ -420,7 +427,7 @@ class TopicOpener:
 
         Raises:
             CursorError
-            ServiceNotReadyError: it is new, of a segment that is being sealed; a retry helps.
+            ServiceNotReadyError: it is new, and its segment is being sealed; a retry helps.
         """
         is_new = initial is not None and not naming.is_internal_cursor(subscription)
         sealing = topic.find(SegmentSealing) if is_new else None
@@ -453,7 +460,7 @@ def _index_of(topic: Topic) -> MessageIndex:
 
 
 class _StoredCursors:
-    """The names of the durable cursors that are stored for a topic: read once, when first asked."""
+    """Names of the durable cursors that are stored for a topic, read at the first use."""
 
     def __init__(self, store: MetadataStore, log: ManagedLog) -> None:
         self._store = store
@@ -461,7 +468,8 @@ class _StoredCursors:
         self._names: Sequence[str] | None = None
 
     async def names(self) -> Sequence[str]:
-        """
+        """Return the names of the stored cursors.
+
         Raises:
             CursorError
         """

@@ -1,11 +1,11 @@
-"""What an operator does with a topic's subscriptions and data: create, reset, skip, truncate; and
-with its clients: disconnect.
+"""Operator actions on a topic's subscriptions and data (create, reset, skip, truncate) and on its
+clients (disconnect).
 
-Each of these is durable, or as good as acknowledged, when it returns. Resetting and clearing close
-the subscription's consumers, which come back to the new position by themselves.
+Each action is durable when it returns, or as durable as an acknowledgement. Resetting and clearing
+close the subscription's consumers, which reconnect at the new position by themselves.
 
-What drops a backlog takes the name of a feature's as well, such as `pulsar.repl.west`: the copies
-that are not in cluster west yet. It is no subscription otherwise.
+Actions that drop a backlog also take the name of a feature's backlog, such as `pulsar.repl.west`:
+the messages not yet copied to cluster west. Other actions do not treat it as a subscription.
 
 Source: HTTP sheet, sections 9.1 and 9.3.
 """
@@ -32,11 +32,11 @@ from magnetar.ledger.errors import LedgerError, LogClosedError, LogFencedError
 from magnetar.ledger.position import LATEST, Position
 
 UNREADABLE_ENTRIES_MAX = 10_000
-"""Entries that one call skips as unreadable: each of them is tried to be read."""
+"""Most entries that one call skips as unreadable; each is read first."""
 
 
 def subscription_of(topic: Topic, name: str) -> Subscription:
-    """A durable subscription of the topic.
+    """Return a durable subscription of the topic.
 
     Raises:
         SubscriptionNotFoundError
@@ -48,7 +48,7 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
 
 
 async def is_there(topic: Topic, name: str) -> bool:
-    """Return whether the topic has a subscription; one that is being made now is waited for."""
+    """Whether the topic has a subscription; waits for one that is being created."""
     subscription = topic.subscriptions.get(name)
     if subscription is not None and not subscription.is_open:
         async with subscription.lock:
@@ -57,7 +57,7 @@ async def is_there(topic: Topic, name: str) -> bool:
 
 
 def check_subscription_alone(topic: Topic, name: str) -> None:
-    """Refuse the name of a feature's backlog where a subscription is meant.
+    """Refuse the name of a feature's backlog where a subscription is required.
 
     Raises:
         NotAllowedError
@@ -71,7 +71,7 @@ def check_subscription_alone(topic: Topic, name: str) -> None:
 
 
 def backlog_of(topic: Topic, name: str) -> Expirable:
-    """A durable subscription of the topic, or the backlog of a feature.
+    """Return a durable subscription of the topic, or the backlog of a feature.
 
     Raises:
         SubscriptionNotFoundError
@@ -88,7 +88,7 @@ async def create_subscription(
     properties: Mapping[str, str],
     words: Sequence[int] = (),
 ) -> None:
-    """Make a durable subscription that begins at `first`, which may be EARLIEST or LATEST.
+    """Create a durable subscription that begins at `first`, which may be EARLIEST or LATEST.
 
     Raises:
         NotAllowedError: there is one of that name.
@@ -107,10 +107,10 @@ async def create_subscription(
 
 
 def disconnect_consumers(topic: Topic, subscription: str, *, name: str, address: str) -> int:
-    """Close the consumers of a subscription that fit, and return how many there were.
+    """Close the matching consumers of a subscription, and return their number.
 
-    Their clients get CLOSE_CONSUMER and reconnect. What they had not acknowledged is delivered
-    again. An empty name or address fits everybody.
+    Their clients get CLOSE_CONSUMER and reconnect. Messages that they had not acknowledged are
+    delivered again. An empty name or address matches all.
     """
     found = topic.subscriptions.get(subscription)
     if found is None or not found.is_open:
@@ -126,10 +126,10 @@ def disconnect_consumers(topic: Topic, subscription: str, *, name: str, address:
 
 
 def disconnect_producers(topic: Topic, *, name: str, address: str) -> int:
-    """Close the producers of a topic that fit, and return how many there were.
+    """Close the matching producers of a topic, and return their number.
 
     Their clients get CLOSE_PRODUCER, reconnect, and send again what has no receipt. An empty name
-    or address fits everybody.
+    or address matches all.
     """
     leaving = [
         each
@@ -142,7 +142,7 @@ def disconnect_producers(topic: Topic, *, name: str, address: str) -> int:
 
 
 async def reset(subscription: Subscription, first: Position, words: Sequence[int] = ()) -> None:
-    """Have the subscription go on at `first`; ack_set words mark indexes of it as passed.
+    """Move the subscription to `first`; ack_set words mark indexes of that entry as acknowledged.
 
     Raises:
         UnknownFailureError: the new position could not be stored.
@@ -155,7 +155,7 @@ async def reset(subscription: Subscription, first: Position, words: Sequence[int
 
 
 async def reset_to_time(topic: Topic, subscription: Subscription, publish_time_ms: int) -> None:
-    """Have the subscription go on at what was published at or after the time.
+    """Move the subscription to the first entry published at or after the time.
 
     Raises:
         UnknownFailureError: the new position could not be stored.
@@ -174,7 +174,7 @@ async def reset_to_time(topic: Topic, subscription: Subscription, publish_time_m
 
 
 async def skip_all(topic: Topic, backlog: Expirable) -> None:
-    """Forget the whole backlog.
+    """Drop the whole backlog.
 
     Raises:
         UnknownFailureError, RequestError: the new position could not be stored.
@@ -187,11 +187,11 @@ async def skip_all(topic: Topic, backlog: Expirable) -> None:
 
 
 async def skip(topic: Topic, subscription: Expirable, entries: int) -> int:
-    """Forget the oldest `entries` unacknowledged entries; returns how many there were of them.
+    """Drop the oldest `entries` unacknowledged entries; return how many were dropped.
 
     Raises:
         ServiceNotReadyError: the topic was closed meanwhile.
-        BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
+        BrokerPersistenceError: the change could not be stored; a crash undoes it.
     """
     count = min(entries, subscription.cursor.backlog_entries)
     position = await nth_unacked(topic, subscription, count) if count else None
@@ -206,15 +206,15 @@ async def skip(topic: Topic, subscription: Expirable, entries: int) -> int:
 
 
 async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
-    """Acknowledge exactly the entries at which a failed read stands; returns how many.
+    """Acknowledge exactly the entries at which a failed read stands; return how many.
 
     They end at the first entry that can be read, and after `UNREADABLE_ENTRIES_MAX` in any case.
-    Entries whose bookies are merely down count as unreadable as well: bring those back first.
+    Entries whose bookies are only down count as unreadable, too: restart those bookies first.
 
     Raises:
         NotAllowedError: no read has failed.
         ServiceNotReadyError: the topic was closed meanwhile.
-        BrokerPersistenceError: that could not be stored; it is forgotten with a crash.
+        BrokerPersistenceError: the change could not be stored; a crash undoes it.
     """
     dispatcher, cursor = subscription.dispatcher, subscription.cursor
     found = None if dispatcher is None else dispatcher.unreadable
@@ -245,7 +245,7 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
 
 
 async def persist(subscription: Expirable) -> None:
-    """Have what was advanced stored.
+    """Store the advanced position.
 
     Raises:
         ServiceNotReadyError: the topic was closed meanwhile, and nothing was advanced.
@@ -283,7 +283,7 @@ async def set_properties(subscription: Subscription, properties: Mapping[str, st
 
 
 async def trim(topic: Topic) -> int:
-    """Trim at once, by the topic's retention; returns how many ledgers went.
+    """Trim at once, by the topic's retention; return the number of trimmed ledgers.
 
     Raises:
         BrokerPersistenceError
@@ -292,10 +292,10 @@ async def trim(topic: Topic) -> int:
 
 
 async def truncate(topic: Topic) -> int:
-    """Forget every backlog and all data, retention or not; returns how many ledgers went.
+    """Drop the backlog of every durable subscription, and all data, even within the retention.
 
-    The last ledger of a topic that nobody has published to since it was loaded stays until
-    somebody does.
+    Return the number of trimmed ledgers. The last ledger of a topic without publishes since it was
+    loaded stays until the next publish.
 
     Raises:
         RequestError
@@ -305,7 +305,7 @@ async def truncate(topic: Topic) -> int:
             await skip_all(topic, subscription)
     try:
         await topic.log.rotate()
-        await topic.log.rotate()  # Nothing to rotate: waits until the one before is closed.
+        await topic.log.rotate()  # Nothing to rotate: waits until the previous one is closed.
     except LedgerError as error:
         raise BrokerPersistenceError(f"{topic.name} is not truncated: {error}") from error
     return await _trim(topic, truncates=True)

@@ -1,7 +1,7 @@
-"""The topics of this broker, for those who use them; and what exists in the metadata.
+"""The registry of this broker's topics, and of what exists in the metadata.
 
-Composes the parts: a table of what is where in its life, loading, ending and removing. Topics
-appear by themselves in namespaces that exist, if their policies allow it.
+It is composed of a table of life cycle states, and of loading, ending and removing. Topics are
+created automatically in existing namespaces if their policies allow it.
 """
 
 import random
@@ -37,7 +37,7 @@ from magnetar.sdk.wire import TopicName
 
 
 class Topics:
-    """Registry of topics. `ends` closes and moves them, `removal` deletes them."""
+    """Registry of topics. `ends` closes and moves topics, `removal` deletes them."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Topics:
             acquire_timeout_s=settings.topic_load_timeout_ms / 1000,
         )
         self.offloading = offloading
-        """What moves ledgers to object stores; None: this broker has no store."""
+        """Environment for moving ledgers to object stores; None if this broker has no store."""
         self._replicating = replicating
         self._opener = TopicOpener(
             settings,
@@ -121,7 +121,7 @@ class Topics:
         )
 
     async def _is_scalable(self, name: TopicName) -> bool:
-        """Whether there is a scalable topic of a name, also while it is being deleted.
+        """Whether a scalable topic of a name exists, even one that is being deleted.
 
         Raises:
             BrokerMetadataError
@@ -129,24 +129,25 @@ class Topics:
         return await self.scalable.find(name, is_sure=True) is not None
 
     def attach_coordinators(self, make: MakeCoordinator) -> None:
-        """Have coordinators of transactions made of the topics that are their places."""
+        """Set the function that makes transaction coordinators of the topics that are their
+        places."""
         self._opener.make_coordinator = make
 
     @property
     def replicating_senders(self) -> Collection[Sending]:
-        """The senders that copy topics of this broker to other clusters."""
+        """Senders that copy topics of this broker to other clusters."""
         return self._replicating.senders if self._replicating is not None else ()
 
     @property
     def subscription_counts(self) -> SubscriptionCounts:
-        """The counters of this broker's replicated subscriptions."""
+        """Counters of this broker's replicated subscriptions."""
         if self._replicating is None:
             return SubscriptionCounts()
         return self._replicating.subscriptions.counts
 
     async def spread_partitions(self, name: TopicName) -> str:
-        """Have a partitioned topic in the clusters that its policies name; returns what did not
-        work, in words.
+        """Create a partitioned topic in the clusters that its policies name; return failures as
+        text.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -159,12 +160,12 @@ class Topics:
     # In use
 
     async def get(self, name: TopicName, *, may_create: bool = True) -> Topic:
-        """The topic, loaded now if need be; a metadata store that is away is waited for.
+        """Return the topic, loading it if need be; waits while the metadata store is unavailable.
 
         Raises:
-            TopicNotFoundError: it does not exist and may not be created.
-            ServiceNotReadyError: it could not be loaded in time, or the broker stops.
-            BrokerPersistenceError, UnreadableRecordError: it cannot be loaded at all.
+            TopicNotFoundError: the topic does not exist and may not be created.
+            ServiceNotReadyError: the topic could not be loaded in time, or the broker stops.
+            BrokerPersistenceError, UnreadableRecordError: the topic cannot be loaded at all.
             NotAllowedError: too many topics, of this broker or of the namespace.
         """
         topic = await self._loader.get(name, may_create=may_create)
@@ -172,9 +173,10 @@ class Topics:
         return topic
 
     async def open_ahead(self, name: TopicName) -> None:
-        """Load a topic that is about to come into use, and that nobody is given before it may be
-        used; one that is here already stays as it is. Call it right after it was found to be
-        coming, without a wait in between.
+        """Load a topic that is about to come into use, and that no client gets before then.
+
+        A topic that is here already stays unchanged. Call this right after finding that the topic
+        is coming, without an await in between.
 
         Raises:
             As `get`.
@@ -182,8 +184,9 @@ class Topics:
         await self._loader.open_ahead(name)
 
     async def wake(self, name: TopicName) -> Topic:
-        """Load a topic for the broker's own work, which does not count as a use of it. Whoever
-        calls this closes it again, by `ends.put_to_rest`.
+        """Load a topic for the broker's own work, which does not count as use of the topic.
+
+        The caller closes it again by `ends.put_to_rest`.
 
         Raises:
             As `get`.
@@ -191,7 +194,7 @@ class Topics:
         return await self._loader.get(name, may_create=False)
 
     def is_here(self, name: TopicName) -> bool:
-        """Whether the topic is served here, being loaded or being closed."""
+        """Whether the topic is served, being loaded or being closed here."""
         table = self._table
         return name in table.served or name in table.loading or name in table.closing
 
@@ -203,18 +206,18 @@ class Topics:
 
     @property
     def loaded(self) -> Sequence[Topic]:
-        """The topics that are in use, for statistics."""
+        """Topics that are served here."""
         return list(self._table.served.values())
 
     def served(self, name: TopicName) -> Topic | None:
-        """A topic that is in use here; nothing is loaded."""
+        """Return a topic that is served here, without loading it."""
         return self._table.served.get(name)
 
     def log_of(self, topic: Topic) -> ManagedLog:
-        """The log of a loaded topic.
+        """Return the log of a loaded topic.
 
         Raises:
-            ServiceNotReadyError: it has been closed.
+            ServiceNotReadyError: the topic has been closed.
             NotAllowedError: the topic is not persistent.
         """
         log = self._table.logs.get(topic)
@@ -230,13 +233,13 @@ class Topics:
                 topic.apply_policies(self._policies.known(name))
 
     async def close(self, timeout_s: float) -> None:
-        """Close every topic; what is not done in time is left to the next owner's recovery."""
+        """Close every topic; what is not closed in time is left to the next owner's recovery."""
         await self.ends.close_all(timeout_s)
 
     # Existence
 
     async def check_namespace(self, namespace: str) -> None:
-        """Refuse namespaces that do not exist.
+        """Refuse a namespace that does not exist.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -244,10 +247,11 @@ class Topics:
         await self._policies.check_namespace(namespace)
 
     async def catch_up(self) -> None:
-        """Return when the store knows what was known anywhere when this was called.
+        """Return when the store has caught up with everything that any server knew at the time of
+        the call.
 
         Raises:
-            BrokerMetadataError: it does not answer.
+            BrokerMetadataError: the store does not answer.
         """
         try:
             await self._store.catch_up()
@@ -255,8 +259,10 @@ class Topics:
             raise BrokerMetadataError(f"the metadata store does not answer: {error}") from error
 
     async def exists(self, name: TopicName) -> bool:
-        """Whether the topic exists, loaded or not; that it does not is never what a store says
-        that is behind: whoever has just made it would be told so.
+        """Whether the topic exists, loaded or not.
+
+        The answer "no" never comes from a store that lags behind: the client that has just created
+        the topic would get it.
 
         Raises:
             BrokerMetadataError: the metadata store does not answer.
@@ -273,7 +279,7 @@ class Topics:
             raise BrokerMetadataError(f"cannot tell whether {name} exists: {error}") from error
 
     async def names(self, namespace: str) -> list[str]:
-        """Full names of the persistent topics of a namespace, sorted.
+        """Return the full names of the persistent topics of a namespace, sorted.
 
         Raises:
             TopicNotFoundError, BrokerMetadataError
@@ -288,7 +294,7 @@ class Topics:
         return sorted(naming.topic_at(namespace, node) for node in nodes)
 
     async def non_persistent_names(self, namespace: str) -> list[str]:
-        """Full names of the non-persistent topics of a namespace that this broker has, sorted.
+        """Return the full names of a namespace's non-persistent topics on this broker, sorted.
 
         Raises:
             NamespaceNotFoundError, BrokerMetadataError
@@ -309,10 +315,10 @@ class Topics:
 
     @property
     def fenced(self) -> int:
-        """Topics that were dropped because somebody else has them, or may have."""
+        """Topics that were dropped because another broker has them, or may have."""
         return self.ends.fenced
 
     @property
     def cache(self) -> TailCachePool:
-        """What the tail caches of all topics share."""
+        """Memory pool that the tail caches of all topics share."""
         return self._opener.pool

@@ -1,6 +1,6 @@
-"""Removing topics for good: nobody may load one meanwhile, and what is loaded is dropped first.
+"""Deletes topics for good: prevents loads meanwhile, and drops what is loaded first.
 
-What is stored goes by `topics/deletion.py`, each of whose steps can be taken again.
+`topics/deletion.py` deletes the stored data, in steps that can each be repeated.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from magnetar.sdk.wire import TopicName
 
 
 class TopicRemoval:
-    """Deletes topics of this broker."""
+    """Deletes topics that this broker owns."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class TopicRemoval:
         is_scalable: Callable[[TopicName], Awaitable[bool]],
         acquire_timeout_s: float,
     ) -> None:
-        """`is_scalable`: whether there is a scalable topic of a name. `acquire_timeout_s`: how long
-        the right to serve a topic is waited for."""
+        """`is_scalable`: returns whether a scalable topic of a name exists. `acquire_timeout_s`:
+        longest wait for the right to serve a topic, in seconds."""
         self._table = table
         self._ends = ends
         self._deletion = deletion
@@ -42,25 +42,26 @@ class TopicRemoval:
         self._is_scalable = is_scalable
         self._acquire_timeout_s = acquire_timeout_s
         self.followers: list[Callable[[TopicName], Awaitable[object]]] = []
-        """Called when a topic is gone: what else is kept under its name goes with it."""
+        """Called when a topic is deleted, to remove whatever else is kept under its name."""
         self.on_deleted: list[Callable[[TopicName], None]] = []
         """Called with each topic, partition and segment that was deleted here."""
         deletion.forget = self._log_gone
         self._held: dict[TopicName, asyncio.Future[None]] = {}
 
     def held(self, name: TopicName) -> asyncio.Future[None] | None:
-        """Done when the topic may be loaded again; None: it may be loaded now."""
+        """Return a future that completes when the topic may be loaded again; None: it may be loaded
+        now."""
         return self._held.get(name)
 
     async def delete(self, name: TopicName, *, is_forced: bool) -> None:
-        """Delete a topic with all there is of it; `is_forced`: whoever uses it, is sent away.
+        """Delete a topic with everything that belongs to it. `is_forced`: disconnect its clients.
 
-        A deletion that was interrupted is completed by calling it again, or by loading the topic.
+        Calling this again, or loading the topic, completes an interrupted deletion.
 
         Raises:
-            TopicNotFoundError: it does not exist.
-            NotAllowedError: somebody uses it.
-            RequestError: it is another broker's, or cannot be deleted now.
+            TopicNotFoundError: the topic does not exist.
+            NotAllowedError: the topic is in use.
+            RequestError: another broker owns the topic, or it cannot be deleted now.
         """
         async with self._held_back(name):
             if name.is_persistent and not is_forced:
@@ -68,7 +69,7 @@ class TopicRemoval:
             await self._delete(name, None if is_forced else check_members)
 
     async def delete_unless_used(self, topic: Topic) -> None:
-        """Delete a topic of this broker that has been out of use.
+        """Delete a topic of this broker that is unused.
 
         Raises:
             NotAllowedError: it was used meanwhile.
@@ -79,7 +80,7 @@ class TopicRemoval:
                 await self._delete(topic.name, inactivity.check_unused)
 
     async def check_unused(self, name: TopicName) -> None:
-        """Refuse to delete a topic that is seen to be used: loaded here, or by its subscriptions.
+        """Refuse to delete a topic that is in use: loaded here with members, or with subscriptions.
 
         Raises:
             NotAllowedError, BrokerMetadataError
@@ -90,8 +91,10 @@ class TopicRemoval:
         await self._deletion.check_unused(name)
 
     async def _log_gone(self, name: TopicName) -> None:
-        """Forget a topic whose log is gone. The log of a plain topic that was migrated is a part of
-        a scalable one, which has policies and schemas under that name for as long as it lives.
+        """Forget a topic whose log is deleted, unless it is part of a scalable topic.
+
+        The log of a plain topic that was migrated is a part of a scalable one, which has policies
+        and schemas under that name for as long as it lives.
 
         Raises:
             BrokerMetadataError
@@ -100,8 +103,9 @@ class TopicRemoval:
             await self.forget(name)
 
     async def forget(self, name: TopicName) -> None:
-        """A topic that is gone, with all its partitions, has no policies of its own, and nothing
-        else that is kept under its name.
+        """Remove the policies and everything else kept under the name of a deleted topic.
+
+        The topic must be deleted with all its partitions.
 
         Raises:
             BrokerMetadataError
@@ -112,7 +116,7 @@ class TopicRemoval:
 
     @asynccontextmanager
     async def _held_back(self, name: TopicName) -> AsyncIterator[None]:
-        """Have a topic not loaded by anybody else; what is under way is waited for."""
+        """Prevent other loads of a topic, and wait for a load or close that is running."""
         while (held := self._held.get(name)) is not None:
             await asyncio.wait([held])
         held = self._held[name] = asyncio.get_running_loop().create_future()
@@ -127,7 +131,7 @@ class TopicRemoval:
             held.set_result(None)
 
     async def _delete(self, name: TopicName, check: Callable[[Topic], None] | None) -> None:
-        """`check` refuses, in the last moment, topics that are loaded."""
+        """Delete a topic. `check`: a last check, which may refuse a loaded topic."""
         tenure = await self._ownership.acquire(name, timeout_s=self._acquire_timeout_s)
         topic = self._table.served.get(name)
         if topic is not None:

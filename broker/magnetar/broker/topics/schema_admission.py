@@ -1,4 +1,4 @@
-"""What producers and consumers bring along: their schemas, registered or compared.
+"""Schemas of joining producers and consumers: registered, or checked for compatibility.
 
 Source: binary sheet, section 13. A client without a schema costs nothing, unless its topic's
 policies enforce schemas.
@@ -19,10 +19,11 @@ from magnetar.sdk.wire.pulsar_pb2 import CommandProducer, CommandSubscribe, Sche
 async def version_for_producer(
     registry: SchemaRegistry, topic: Topic, request: CommandProducer
 ) -> bytes:
-    """The version that its messages have, as it is answered; empty: it has no schema.
+    """Return the schema version of a producer's messages, as sent in the answer; empty without a
+    schema.
 
     Raises:
-        IncompatibleSchemaError: it does not fit, or it is missing and must not be.
+        IncompatibleSchemaError: the schema is incompatible, or is missing although required.
         RequestError: it cannot be registered now.
     """
     schema = schema_of_wire(request.schema) if request.HasField("schema") else None
@@ -41,19 +42,19 @@ async def version_for_producer(
 
 
 async def check_consumer(registry: SchemaRegistry, topic: Topic, request: CommandSubscribe) -> None:
-    """Refuse a consumer that could not read; on a topic that is not in use its schema is the first.
+    """Refuse a consumer that could not read; on an unused topic, register its schema as the first.
 
     Raises:
         IncompatibleSchemaError
-        ServiceNotReadyError: nothing can be told now. A client takes no other error that it may
-            try again (trap 10).
-        NotAllowedError: there are as many schemas as may be.
+        ServiceNotReadyError: the schema cannot be checked now. Clients retry after no other error
+            (trap 10).
+        NotAllowedError: the topic has reached its limit of schemas.
     """
     if not request.HasField("schema") or is_auto_consume(request):
         return
     schema = schema_of_wire(request.schema)
     if schema.type is SchemaType.NONE:
-        return  # It takes bytes, which every message is.
+        return  # It takes bytes, and every message is bytes.
     try:
         await _admit(registry, topic, schema)
     except (BrokerMetadataError, BrokerPersistenceError) as error:
@@ -61,7 +62,7 @@ async def check_consumer(registry: SchemaRegistry, topic: Topic, request: Comman
 
 
 def is_auto_consume(request: CommandSubscribe) -> bool:
-    """Whether a consumer takes whatever schema a message has."""
+    """Whether a consumer accepts messages with any schema."""
     return request.HasField("schema") and request.schema.type == Schema.AutoConsume
 
 
@@ -78,7 +79,7 @@ async def _admit(registry: SchemaRegistry, topic: Topic, schema: SchemaData) -> 
 
 
 def _is_in_use(topic: Topic) -> bool:
-    """Whether somebody may rely on its messages being bytes."""
+    """Whether a client may rely on the topic's messages being bytes."""
     log = topic.log
     has_data = log.last_confirmed.entry_id >= 0 and log.first_position() <= log.last_confirmed
     return (

@@ -1,7 +1,8 @@
-"""What is asked of the owner of a segment: to seal it, delete it, subscribe; whether it is drained.
+"""Requests to the owner of a segment: seal, delete, load, subscribe, seek, and whether it is
+drained.
 
-A segment is a topic like any other: the broker that owns its bundle serves it, and is not always
-the one that changes the layout, or divides the segments among consumers. That one asks over HTTP.
+A segment is a topic like any other, served by the broker that owns its bundle. Another broker may
+change the layout, or divide the segments among consumers. That broker sends requests over HTTP.
 """
 
 import asyncio
@@ -39,29 +40,31 @@ from magnetar.ledger.position import LATEST
 from magnetar.sdk.wire import TopicName
 
 _HOPS_MAX = 4
-"""To the leader, to the broker that it chooses, and once more if that has just changed."""
+"""Most redirects to follow: to the leader, to the broker that it chooses, and spares for a change
+meanwhile."""
 _REASON_CHARACTERS_MAX = 300
 LEGACY = "legacy"
-"""In the place of a segment's descriptor: the plain topic; with an index behind it, a partition."""
+"""Descriptor of a plain topic in the path of a segment; with an index appended, of a partition."""
 _MARK = "__pulsar.v5.managed"
-"""Metadata of producers and consumers of Pulsar 5 on plain topics and partitions."""
+"""Metadata key of producers and consumers of Pulsar 5 on plain topics and partitions."""
 _OF_SEGMENT = re.compile(r".+-seg-[0-9]+", re.DOTALL)
-"""How clients of Pulsar 5 name their consumers, the names that users give them included."""
+"""Consumer names of Pulsar 5 clients, including those that contain a name given by the user."""
 
 
 class Asks(Protocol):
-    """Asks another broker; `HttpOrders` does."""
+    """Sends requests to another broker; `HttpOrders` implements it."""
 
     async def ask(self, http_url: str, method: str, path: str, body: bytes = b"") -> Answer:
-        """
+        """Send a request and return the answer.
+
         Raises:
-            BrokerMetadataError: nothing usable came back.
+            BrokerMetadataError: there was no usable answer.
         """
         ...
 
 
 class Holds(Protocol):
-    """Holds segments back; `SegmentCoordinators` does."""
+    """Holds segments back; `SegmentCoordinators` implements it."""
 
     async def hold_back(self, topic: TopicName, subscription: str) -> None: ...
 
@@ -74,10 +77,10 @@ class OwnSegments:
         self._store = store
 
     async def seal(self, segment: TopicName) -> Sequence[str]:
-        """Have a segment take no more messages; returns its durable subscriptions.
+        """Seal a segment, so that it takes no more messages; return its durable subscriptions.
 
         Raises:
-            RequestError: it is not sealed, or nobody knows: a repetition goes on.
+            RequestError: it is not sealed, or the outcome is unknown; a repeated call continues.
         """
         scalable = self._topics.scalable
         if not await scalable.is_parting(segment):
@@ -89,13 +92,13 @@ class OwnSegments:
         except TopicNotFoundError:
             if segment.is_segment:
                 raise
-            return []  # A topic that was deleted since its migration began has nothing to seal.
+            return []  # A topic that was deleted during its migration has nothing to seal.
         sealing = topic.find(SegmentSealing)
         if sealing is None:
             raise NotAllowedError(f"{segment} is a topic of the brokers' own: it is not migrated")
         sealing.begin()
-        # From here on there are no new ones, so the list need not wait for the end of the log. It
-        # counts only with that end: until then, another owner may take new ones.
+        # From here on no subscription is added, so the list need not wait for the end of the log.
+        # It is valid only with that end: until then, another owner may add subscriptions.
         ended, names = await asyncio.gather(
             terminate(topic),
             self._placed(segment, sealing),
@@ -108,13 +111,15 @@ class OwnSegments:
         return names
 
     async def _placed(self, segment: TopicName, sealing: SegmentSealing) -> list[str]:
-        """The durable subscriptions of a segment, once those that are being made are there."""
+        """Return the durable subscriptions of a segment, after those that are being created."""
         await sealing.wait_placed()
         return await durable_subscriptions(self._store, segment)
 
     async def open_ahead(self, segment: TopicName) -> None:
-        """Load a segment that a change under way makes; nobody is given it before the change has
-        come to its end. Without such a change nothing is done.
+        """Load a segment that a running change creates; no client gets it before the change is
+        complete.
+
+        Does nothing if no such change runs.
 
         Raises:
             RequestError: it is not loaded.
@@ -123,21 +128,21 @@ class OwnSegments:
             await self._topics.open_ahead(segment)
 
     async def delete(self, segment: TopicName) -> None:
-        """Delete what a segment holds; its clients are disconnected.
+        """Delete the data of a segment; its clients are disconnected.
 
         Raises:
-            RequestError: it is not wholly deleted: a repetition goes on.
+            RequestError: it is not completely deleted; a repeated call continues.
         """
         try:
             await self._topics.removal.delete(segment, is_forced=True)
         except TopicNotFoundError:
-            pass  # Nobody has used it, or it was deleted before.
+            pass  # It was never used, or was deleted before.
 
     async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
-        """Delete a subscription of a segment; False: it has none of that name.
+        """Delete a subscription of a segment; return False if it has none of that name.
 
         Raises:
-            RequestError: it is not deleted, or nobody knows.
+            RequestError: it is not deleted, or the outcome is unknown.
         """
         topic, found = await self._subscription(segment, subscription)
         if topic is None or found is None:
@@ -146,10 +151,12 @@ class OwnSegments:
         return True
 
     async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
-        """Have a subscription of a segment go on at a time of publishing; None: at the end.
+        """Move a subscription of a segment to a publish time; None: to the end.
+
+        Return False if the segment has no subscription of that name.
 
         Raises:
-            RequestError: it has not moved, or nobody knows.
+            RequestError: it has not moved, or the outcome is unknown.
         """
         topic, found = await self._subscription(segment, subscription)
         if topic is None or found is None:
@@ -170,19 +177,19 @@ class OwnSegments:
             return None, None
 
     async def is_used_up(self, segment: TopicName) -> bool:
-        """Whether nothing in a sealed segment is wanted any more.
+        """Whether a sealed segment holds nothing that is needed any more.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: this cannot be determined now.
         """
         try:
             topic = await self._topics.get(segment, may_create=False)
         except TopicNotFoundError:
-            return True  # It is gone with all it had.
+            return True  # It is deleted with all its data.
         return is_used_up(topic, now_ms=topic.clock.wall_ms())
 
     def classic_clients(self, segment: TopicName) -> int:
-        """How many producers and consumers of a topic are not known to be of Pulsar 5."""
+        """Return the number of producers and consumers not known to be Pulsar 5 clients."""
         topic = self._topics.served(segment)
         if topic is None:
             return 0
@@ -192,10 +199,10 @@ class OwnSegments:
         return sum(not _is_of_version_5(each) for each in clients)
 
     async def subscribe(self, segment: TopicName, subscription: str) -> None:
-        """Have a durable subscription at the present end of a segment; one that is there stays.
+        """Create a durable subscription at the current end of a segment; an existing one is kept.
 
         Raises:
-            RequestError: it is not there, or nobody knows.
+            RequestError: it does not exist, or the outcome is unknown.
         """
         topic = await self._topics.get(segment)
         open_cursor = partial(
@@ -204,16 +211,18 @@ class OwnSegments:
         await topic.subscriptions.ensure(subscription, open_cursor)
 
     async def is_drained(self, segment: TopicName, subscription: str) -> bool:
-        """Whether a segment is sealed, and all in it acknowledged. Without a cursor it is not: the
-        first consumer decides where the subscription begins.
+        """Whether a segment is sealed and everything in it is acknowledged.
+
+        Without a cursor it is not drained: the first consumer decides where the subscription
+        begins.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: this cannot be determined now.
         """
         try:
             topic = await self._topics.get(segment, may_create=False)
         except TopicNotFoundError:
-            return True  # It has never had a message, or is gone with all it had.
+            return True  # It never had a message, or is deleted with all its data.
         found = topic.subscriptions.get(subscription)
         if found is None or not found.is_open or topic.log.terminated is None:
             return False
@@ -221,20 +230,20 @@ class OwnSegments:
 
 
 class SegmentOwnersAnywhere:
-    """Segments wherever they are."""
+    """Segments of any broker: handled here, or by a request to the owner."""
 
     def __init__(self, own: OwnSegments, ownership: Ownership, others: Asks) -> None:
         self.own = own
         self._ownership = ownership
         self._others = others
         self.coordinators: Holds | None = None
-        """The coordinators of this broker."""
+        """The segment coordinators of this broker."""
 
     async def seal(self, segment: TopicName) -> Sequence[str]:
-        """Have the owner seal a segment; returns its durable subscriptions.
+        """Have the owner seal a segment; return its durable subscriptions.
 
         Raises:
-            RequestError: it is not sealed, or nobody knows.
+            RequestError: it is not sealed, or the outcome is unknown.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -248,10 +257,10 @@ class SegmentOwnersAnywhere:
         return [str(name) for name in names]
 
     async def open_ahead(self, segment: TopicName) -> None:
-        """Have the owner load a segment that a change under way makes.
+        """Have the owner load a segment that a running change creates.
 
         Raises:
-            RequestError: it is not loaded, or nobody knows.
+            RequestError: it is not loaded, or the outcome is unknown.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -263,7 +272,7 @@ class SegmentOwnersAnywhere:
         """Have the owner delete a segment.
 
         Raises:
-            RequestError: it is not deleted, or nobody knows.
+            RequestError: it is not deleted, or the outcome is unknown.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -272,10 +281,11 @@ class SegmentOwnersAnywhere:
             await self._ask(owner, "DELETE", segment, "")
 
     async def unsubscribe(self, segment: TopicName, subscription: str, *, is_forced: bool) -> bool:
-        """Have the owner of a segment delete a subscription; False: it has none of that name.
+        """Have the owner of a segment delete a subscription; return False if there is none of that
+        name.
 
         Raises:
-            RequestError: it is not deleted, or nobody knows.
+            RequestError: it is not deleted, or the outcome is unknown.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -286,10 +296,12 @@ class SegmentOwnersAnywhere:
         return isinstance(found, dict) and found.get("found") is True
 
     async def seek(self, segment: TopicName, subscription: str, publish_ms: int | None) -> bool:
-        """Have the owner of a segment move a subscription to a time of publishing, or the end.
+        """Have the owner of a segment move a subscription to a publish time, or to the end.
+
+        Return False if the segment has no subscription of that name.
 
         Raises:
-            RequestError: it has not moved, or nobody knows.
+            RequestError: it has not moved, or the outcome is unknown.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -300,10 +312,10 @@ class SegmentOwnersAnywhere:
         return isinstance(found, dict) and found.get("found") is True
 
     async def hold_back(self, topic: TopicName, subscription: str) -> None:
-        """Have the owner of a topic's name know which segments are held back by now.
+        """Inform the owner of a topic's name that the set of segments held back has changed.
 
         Raises:
-            RequestError: nobody knows whether it does.
+            RequestError: it is unknown whether the owner was informed.
         """
         owner = await self._ownership.owner_of(topic)
         if owner.is_self:
@@ -316,10 +328,10 @@ class SegmentOwnersAnywhere:
         await self._ask_at(owner, "PUT", topic, path, query)
 
     async def is_used_up(self, segment: TopicName) -> bool:
-        """Ask the owner whether nothing in a sealed segment is wanted any more.
+        """Ask the owner whether a sealed segment holds nothing that is needed any more.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: this cannot be determined now.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -328,10 +340,10 @@ class SegmentOwnersAnywhere:
         return isinstance(found, dict) and found.get("usedUp") is True
 
     async def classic_clients(self, segment: TopicName) -> int:
-        """Ask the owner how many clients of a topic are not known to be of Pulsar 5.
+        """Ask the owner for the number of clients not known to be Pulsar 5 clients.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: this cannot be determined now.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -343,10 +355,10 @@ class SegmentOwnersAnywhere:
         return count
 
     async def subscribe(self, segment: TopicName, subscription: str) -> None:
-        """Have the owner of a segment make a durable subscription at its present end.
+        """Have the owner of a segment create a durable subscription at the current end.
 
         Raises:
-            RequestError: it is not there, or nobody knows.
+            RequestError: it does not exist, or the outcome is unknown.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -358,7 +370,7 @@ class SegmentOwnersAnywhere:
         """Ask the owner whether a segment is drained.
 
         Raises:
-            RequestError: that cannot be told now.
+            RequestError: this cannot be determined now.
         """
         owner = await self._ownership.owner_of(segment)
         if owner.is_self:
@@ -390,7 +402,7 @@ class SegmentOwnersAnywhere:
 
 
 def segment_path(segment: TopicName) -> str:
-    """Path of a segment over HTTP; of a plain topic or partition, too, that is migrated."""
+    """Return the HTTP path of a segment, or of a plain topic or partition that is migrated."""
     topic, _, descriptor = segment.local_name.rpartition("/")
     if not segment.is_segment:
         topic = segment.partitioned.local_name
@@ -401,10 +413,10 @@ def segment_path(segment: TopicName) -> str:
 
 
 def segment_at(namespace: str, topic: str, descriptor: str) -> TopicName:
-    """The name that `segment_path` has made a path of.
+    """Return the name from which `segment_path` made the path.
 
     Raises:
-        InvalidTopicNameError: it has not.
+        InvalidTopicNameError: `segment_path` makes no such path.
     """
     index = descriptor.removeprefix(LEGACY)
     if descriptor == LEGACY:
@@ -415,7 +427,11 @@ def segment_at(namespace: str, topic: str, descriptor: str) -> TopicName:
 
 
 def _is_of_version_5(client: Producer | Consumer) -> bool:
-    """Stream and checkpoint consumers do not say so by metadata, but stream consumers by names."""
+    """Whether a client is known to be of Pulsar 5.
+
+    Stream and checkpoint consumers do not mark themselves by metadata; stream consumers are
+    recognized by their names.
+    """
     is_marked = client.metadata.get(_MARK) == "true"
     return is_marked or _OF_SEGMENT.fullmatch(client.name) is not None
 

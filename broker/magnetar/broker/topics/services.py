@@ -1,4 +1,4 @@
-"""What every connection needs from the broker it belongs to, and the broker-wide counters."""
+"""The broker's services that all connections share, and its counters."""
 
 import random
 from collections.abc import Callable
@@ -34,9 +34,9 @@ class Counters:
     checksum_errors: int = 0
     publish_pauses: int = 0
     publish_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """From the arrival of a batch to its durability, counted per entry."""
+    """Time from the arrival of a batch to its durability, counted per entry."""
     entry_sizes: SizeHistogram = field(default_factory=SizeHistogram)
-    """Mean size of a batch's entries, counted per entry."""
+    """Mean entry size of a batch, counted per entry."""
 
 
 def _always() -> bool:
@@ -45,7 +45,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The broker, seen from a connection."""
+    """The broker, as a connection sees it."""
 
     settings: BrokerSettings
     topics: Topics
@@ -68,7 +68,7 @@ class Services:
     server_version: str
     next_producer_name: Callable[[], str]
     is_serving: Callable[[], bool] = _always
-    """Whether the broker may own anything now: told in the handshake, also to other brokers."""
+    """Whether the broker may own anything now; sent in the handshake, to other brokers, too."""
     counters: Counters = field(default_factory=Counters)
     gate: TurnGate = field(default_factory=TurnGate)
-    """For requests that have waited for a topic, and go on with it."""
+    """Resumes requests that have waited for a topic."""

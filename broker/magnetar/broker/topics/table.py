@@ -1,8 +1,8 @@
-"""Where each topic is in its life here: being loaded, served, or being closed.
+"""The life cycle state of each topic on this broker: being loaded, served, or being closed.
 
-A name is in one of these at a time, but for a moment: a topic that is closed is out of `served`
-before it is in `closing`, in one turn of the loop. A topic that was opened ahead of its use is
-served, as far as its end is concerned, but `usable` to nobody until it is brought forward.
+A name has one of these states at a time, except for a moment: a topic that closes leaves `served`
+before it enters `closing`, in one turn of the loop. A topic that was opened ahead of its use is
+served as far as its end is concerned, but not `usable` until it is brought forward.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Closing:
         self.task: asyncio.Task[None]
 
     def abandon(self, reason: str) -> None:
-        """Write nothing more."""
+        """Stop writing anything of the topic."""
         for cursor in self.cursors:
             cursor.abandon()
         for feature in self.topic.features:
@@ -41,40 +41,42 @@ class TopicTable:
     def __init__(self) -> None:
         self.served: dict[TopicName, Topic] = {}
         self.logs: dict[Topic, ServedLog] = {}
-        """Of the topics that are served."""
+        """Logs of the topics that are served."""
         self.ahead: set[Topic] = set()
-        """Topics that are served, and that nobody may use yet."""
+        """Served topics that clients may not use yet."""
         self.loading: dict[TopicName, asyncio.Task[Topic]] = {}
         self.unwanted: set[TopicName] = set()
         """Topics that were dropped while they were being loaded."""
         self.closing: dict[TopicName, Closing] = {}
         self.is_stopping = False
-        """The broker stops: nothing is loaded any more."""
+        """Whether the broker stops, so that no topic is loaded any more."""
 
     def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
-        """Topics that are served, being loaded or being closed here."""
+        """Return matching topics that are served, being loaded or being closed here."""
         names = dict.fromkeys([*self.served, *self.loading, *self.closing])
         return [name for name in names if belongs(name)]
 
     def usable(self, name: TopicName) -> Topic | None:
-        """The topic of a name that may be given to those who use it; None: it is to be loaded, or
-        brought forward."""
+        """Return the topic of a name if clients may use it.
+
+        None: it must be loaded, or brought forward.
+        """
         topic = self.served.get(name)
         return None if topic is None or topic.is_closed or topic in self.ahead else topic
 
     def serve(self, topic: Topic, log: ServedLog, *, is_ahead: bool = False) -> None:
-        """A topic is loaded. `is_ahead`: nobody may use it yet."""
+        """Add a loaded topic. `is_ahead`: clients may not use it yet."""
         self.logs[topic] = log
         self.served[topic.name] = topic
         if is_ahead:
             self.ahead.add(topic)
 
     def take_out(self, topic: Topic) -> ServedLog:
-        """A topic is served no more; returns its log."""
+        """Remove a topic from those that are served; return its log."""
         del self.served[topic.name]
         self.ahead.discard(topic)
         return self.logs.pop(topic)
 
     def is_served(self, topic: Topic) -> bool:
-        """Whether it is this very object that is served, and not one that was loaded later."""
+        """Whether this very object is served, and not one that was loaded later."""
         return topic in self.logs

@@ -16,7 +16,8 @@ def log_config(
     *,
     properties: Mapping[str, str] | None = None,
 ) -> LogConfig:
-    """Return how a topic's log is kept. `properties`: those of a log that is not there yet."""
+    """Return the configuration of a topic's log. `properties`: those of a log that does not exist
+    yet."""
     return LogConfig(
         properties=dict(properties or {}),
         ensemble_size=policies.persistence.ensemble,
@@ -26,15 +27,15 @@ def log_config(
         ledger_bytes_max=settings.ledger_bytes_max,
         ledger_age_min_s=settings.ledger_age_min_s,
         ledger_age_max_s=settings.ledger_age_max_s,
-        # Most topics of a broker are idle: they cost no ledger, and a move of theirs one write.
+        # Most topics of a broker are idle: they take no ledger, and moving one costs one write.
         opens_without_ledger=True,
-        # What a takeover finds of a topic that deduplicates must be a prefix of its appends.
+        # A takeover of a deduplicated topic must find a prefix of its appends.
         overlaps_ledgers=not policies.deduplication,
     )
 
 
 def cursor_settings(settings: BrokerSettings, policies: Policies) -> CursorSettings:
-    """How a durable cursor is kept; one that is open keeps its quorums."""
+    """Return the settings of a durable cursor; an open cursor keeps its quorums."""
     return CursorSettings(
         ensemble_size=policies.persistence.ensemble,
         write_quorum=policies.persistence.write_quorum,
@@ -44,7 +45,7 @@ def cursor_settings(settings: BrokerSettings, policies: Policies) -> CursorSetti
 
 
 class FollowsQuorums(Feature):
-    """Has the next ledger of a topic follow its policies."""
+    """Applies changed quorums to the next ledger of a topic."""
 
     def __init__(self, topic: TopicPort, log: ManagedLog) -> None:
         self._topic = topic

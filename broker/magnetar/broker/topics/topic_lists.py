@@ -1,7 +1,7 @@
-"""What a client is told of the topics of a namespace: those of the mode it asks for, in one frame.
+"""Topic lists for clients: the topics of a namespace, of the requested mode, in one frame.
 
-The pattern that a client may send along with the question is not applied: clients do that
-themselves. Watchers (`protocol/topic_watchers.py`) have theirs applied here.
+A pattern that the client may send is not applied: clients do that themselves. Watchers
+(`protocol/topic_watchers.py`) have theirs applied here.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -14,11 +14,11 @@ from magnetar.sdk.wire import checksum
 from magnetar.sdk.wire.pulsar_pb2 import CommandGetTopicsOfNamespace
 
 NAME_BYTES = 4
-"""What a name needs in a frame beside itself."""
+"""Bytes that a name needs in a frame in addition to its own."""
 
 
 class Lists(Protocol):
-    """Lists topics; `Topics` does."""
+    """Lists topics; `Topics` implements it."""
 
     def names(self, namespace: str) -> Awaitable[list[str]]: ...
 
@@ -31,15 +31,15 @@ async def names_of(
     mode: "CommandGetTopicsOfNamespace.Mode",
     bytes_max: int,
 ) -> list[str]:
-    """Full names, sorted, each partition by itself, without the cluster's own topics.
+    """Return full names, sorted, each partition separately, without the cluster's own topics.
 
-    A namespace that does not exist has none, and is no error: consumers of a pattern may be there
-    before their namespace.
+    A namespace that does not exist has an empty list, which is no error: consumers of a pattern may
+    connect before their namespace is created.
 
     Raises:
-        NamespaceNotFoundError: it is no name of a namespace.
+        NamespaceNotFoundError: the name is not a valid namespace name.
         BrokerMetadataError
-        NotAllowedError: they are too many for a frame.
+        NotAllowedError: the names do not fit in a frame.
     """
     check_name(namespace)
     names: list[str] = []
@@ -53,9 +53,10 @@ async def names_of(
 
 
 def check_name(namespace: str) -> None:
-    """
+    """Refuse an invalid namespace name.
+
     Raises:
-        NamespaceNotFoundError: it is no name of a namespace.
+        NamespaceNotFoundError: the name is not a valid namespace name.
     """
     if not is_namespace(namespace):
         raise NamespaceNotFoundError(f"{namespace!r} is not a namespace: give tenant/namespace")
@@ -73,9 +74,10 @@ async def _names_of(
 
 
 def check_size(names: Sequence[str], namespace: str, bytes_max: int) -> None:
-    """
+    """Refuse names that do not fit in a frame.
+
     Raises:
-        NotAllowedError: they are too many for a frame.
+        NotAllowedError: the names do not fit in a frame.
     """
     size = sum(len(name.encode()) + NAME_BYTES for name in names)
     if size > bytes_max:
@@ -86,7 +88,7 @@ def check_size(names: Sequence[str], namespace: str, bytes_max: int) -> None:
 
 
 def topics_hash(names: Sequence[str]) -> str:
-    """Hash of a sorted topic list: CRC32C, its four bytes in little-endian order as hex digits."""
+    """Return the hash of a sorted topic list: CRC32C, four bytes, little-endian, as hex digits."""
     if not names:
         return "00000000"
     return checksum(",".join(names).encode()).to_bytes(4, "little").hex()

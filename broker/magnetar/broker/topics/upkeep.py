@@ -1,13 +1,13 @@
-"""The periodic work on topics: one ticker for the whole broker, whatever has to be looked at.
+"""Periodic jobs on topics: one ticker for the whole broker.
 
-A *job* is looked at for every loaded topic once per interval. The topics of a job are spread over
-its interval, so that thousands of them make no wave; a topic that was loaded meanwhile has its turn
-in the next round. A look is a plain call that decides whether there is anything to do, and returns
-the work as a coroutine if there is. Work runs beside the ticker, a bounded number at a time for
-each job, and never twice at once for one topic: what takes long, with bookies away, holds up
+A *job* looks at every loaded topic once per interval. Its topics are spread over the interval, so
+that thousands of them cause no load peak. A topic loaded meanwhile has its turn in the next round.
+A look is a plain call that decides whether there is anything to do, and returns the work as a
+coroutine if there is. Work runs concurrently with the ticker, a bounded number at a time for each
+job, and never twice at once for one topic. So slow work, for example while bookies are down, delays
 neither the ticker nor another job.
 
-No work is begun for a topic that is closed, or that may be another broker's by now.
+No work begins for a topic that is closed, or that another broker may own by now.
 """
 
 import asyncio
@@ -32,19 +32,21 @@ _log = structlog.get_logger()
 
 Work = Coroutine[object, object, None]
 Look = Callable[[Topic], Work | None]
-"""What a job does with one topic: the work, or None if there is nothing to do now."""
+"""Looks at one topic; returns the work, or None if there is nothing to do now."""
 
 _TICK_S_MAX = 1.0
 _WORKS_AT_ONCE = 16
-"""Of one job: enough that one slow topic holds up nobody, few enough to spare the store."""
+"""Works of one job that run at once: enough that a slow topic delays no other, few enough to spare
+the metadata store."""
 _ROUNDS_MAX = 5
-"""Of all jobs for one topic: what one job leaves to be done, the next round does."""
+"""Most rounds of all jobs for one topic: a job may leave work to the next round."""
 _WORK_S_MAX = 60.0
-"""Longer than any request to bookies or the store takes: what hangs must not keep its place."""
+"""Time limit for one work, in seconds: longer than any request to bookies or the metadata store
+takes, so that a hanging work does not keep its place."""
 
 
 class _Job:
-    """One kind of work, and how far its round has come."""
+    """One kind of work, and the progress of its round."""
 
     def __init__(
         self, name: str, interval_s: float, look: Look, is_busy: Callable[[], bool]
@@ -54,13 +56,13 @@ class _Job:
         self.look = look
         self.is_busy = is_busy
         self.left: deque[Topic] = deque()
-        """Topics of this round that were not looked at yet."""
+        """Topics of this round that are not looked at yet."""
         self.size = 0
         self.began_s = -math.inf
         self.working: dict[Topic, asyncio.Task[None]] = {}
 
     def due(self, now_s: float, topics: Callable[[], Sequence[Topic]], tick_s: float) -> int:
-        """How many topics are to be looked at now; begins the next round when it is time."""
+        """Return how many topics to look at now; begin the next round when it is due."""
         if not self.left and now_s - self.began_s >= self.interval_s:
             self.left.extend(topics())
             self.size = len(self.left)
@@ -76,10 +78,11 @@ class _Job:
 
 
 class Upkeep:
-    """The broker's ticker. `register` before or after `start`; `stop` waits for what runs."""
+    """The broker's ticker. `register` before or after `start`; `stop` cancels running work and
+    waits for its end."""
 
     def __init__(self, clock: Clock, topics: Callable[[], Sequence[Topic]]) -> None:
-        """`topics`: those that are loaded now."""
+        """`topics`: returns the topics that are loaded now."""
         self._clock = clock
         self._topics = topics
         self._jobs: list[_Job] = []
@@ -95,25 +98,26 @@ class Upkeep:
         *,
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Have `look` called for every loaded topic once per `interval_s`; 0: never.
+        """Call `look` for every loaded topic once per `interval_s` seconds; 0: never.
 
-        `is_busy`: whether it would begin nothing now, whatever is due; no topic is loaded for it.
+        `is_busy`: whether the job would begin nothing now, whatever is due; no topic is loaded for
+        it then.
         """
         if interval_s > 0:
             self._jobs.append(_Job(name, interval_s, look, is_busy))
 
     @property
     def jobs(self) -> Sequence[str]:
-        """Names of those that are not turned off, and could begin something now."""
+        """Names of the jobs that are not turned off, and could begin something now."""
         return [job.name for job in self._jobs if not job.is_busy()]
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Start the ticker."""
         assert self._task is None, "it ticks already"
         self._task = asyncio.get_running_loop().create_task(self._run(), name="upkeep")
 
     async def stop(self) -> None:
-        """Begin nothing more, and break off what is under way: every work can be."""
+        """Stop the ticker and cancel running work: every work can be cancelled."""
         tasks = [task for job in self._jobs for task in job.working.values()]
         if self._task is not None:
             tasks.append(self._task)
@@ -130,13 +134,13 @@ class Upkeep:
             await asyncio.sleep(tick_s)
 
     async def look_after(self, topic: Topic) -> int:
-        """Have every job done for one topic at once, again and again until nothing is left to do.
+        """Run every job for one topic at once, in rounds, until nothing is left to do.
 
-        What is done in one round is saved before the next one: expired messages let ledgers go,
-        and with its last subscription a topic may go as a whole. Returns how much work there was.
+        The result of each round is saved before the next one: expired messages let ledgers be
+        trimmed, and a topic may be deleted with its last subscription. Return how many works ran.
 
         Raises:
-            CursorError: what was done cannot be saved now.
+            CursorError: the result cannot be saved now.
         """
         total = 0
         for _ in range(_ROUNDS_MAX):
@@ -158,12 +162,12 @@ class Upkeep:
         return total
 
     def tick(self, tick_s: float = _TICK_S_MAX) -> None:
-        """Look at what is due within the next `tick_s`."""
+        """Look at the topics that are due within the next `tick_s` seconds."""
         now_s = self._clock.monotonic_s()
         for job in self._jobs:
             for _ in range(job.due(now_s, self._topics, tick_s)):
                 if len(job.working) >= _WORKS_AT_ONCE:
-                    break  # the rest of the round is late, and goes on with a later tick
+                    break  # the rest of the round is late, and continues at a later tick
                 self._look(job, job.left.popleft())
 
     def _look(self, job: _Job, topic: Topic) -> None:
@@ -200,7 +204,7 @@ class Upkeep:
 
 
 class Keeping:
-    """The jobs of retention, expiry and quotas, as far as the broker's other parts use them."""
+    """The jobs of retention, expiry and quotas, as far as other parts of the broker use them."""
 
     def __init__(self, clock: Clock) -> None:
         self.expiry = Expiry(clock)
@@ -208,7 +212,7 @@ class Keeping:
         self.inactive = InactiveSubscriptions(clock)
 
     def register(self, upkeep: Upkeep, settings: BrokerSettings) -> None:
-        """Have everything looked at from time to time."""
+        """Register the jobs with the ticker."""
         upkeep.register("expiry", settings.message_expiry_check_interval_s, self.expiry.look_at)
         upkeep.register("quotas", settings.backlog_quota_check_interval_s, self.quotas.look_at)
         upkeep.register("trimming", settings.retention_check_interval_s, trimming.look_at)

@@ -1,7 +1,9 @@
-"""What Shared and Key_Shared have in common: each keeps account of what was sent to whom.
+"""Common base of the Shared and Key_Shared dispatchers, which account for the entries of each
+consumer.
 
-Every entry that was sent is pending at one consumer until it is acknowledged (`PendingAccounts`).
-It goes back to be sent again when the consumer asks (its count goes up) or leaves (it does not).
+Every sent entry is pending at one consumer until it is acknowledged (`PendingAccounts`). It is sent
+again when the consumer requests that (its redelivery count rises) or leaves (the count does not
+rise).
 
 Source: protocol sheet sections 9 and 10.
 """
@@ -24,16 +26,17 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.wire import append_messages
 
 Outgoing = dict[Consumer, list[bytes]]
-"""What a turn is about to write, for each consumer."""
+"""Frames that a turn is about to write, for each consumer."""
 
 
 _GIVEN_BACK_PER_TURN = 500
-"""Entries that go back to be sent again before others have their turn: one consumer may have as
-many as `unacked_per_consumer_max` allows."""
+"""Entries returned for redelivery before other work gets a turn. One consumer may have as many as
+`unacked_per_consumer_max` allows."""
 
 
 class AccountedDispatcher(Dispatcher):
-    """Sends entries of one subscription to several consumers, and knows who has what."""
+    """Sends entries of one subscription to several consumers, and tracks which consumer has which
+    entry."""
 
     keeps_accounts = True
     heeds_delays = True
@@ -52,7 +55,7 @@ class AccountedDispatcher(Dispatcher):
 
     @abstractmethod
     def _send_later(self, entries: Sequence[tuple[Position, int]]) -> None:
-        """Entries come back from a consumer, each with the hash of its key."""
+        """Take entries back from a consumer, each with the hash of its key, to send them later."""
 
     def _send_one(
         self,
@@ -66,7 +69,8 @@ class AccountedDispatcher(Dispatcher):
         is_chunk: bool,
         key_hash: int = 0,
     ) -> int:
-        """Send an entry that may have been sent before; returns its messages that are open."""
+        """Send an entry that may have been sent before; return the number of its unacknowledged
+        messages."""
         words = self.context.cursor.remaining_words(position)
         size_bytes = append_message(
             outgoing.setdefault(consumer, []),
@@ -93,7 +97,8 @@ class AccountedDispatcher(Dispatcher):
         entries: Sequence[bytes],
         words: Sequence[tuple[int, ...]] | None,
     ) -> int:
-        """Append frames of entries; returns their size as sent. `words`: of these first."""
+        """Append frames of entries; return their size as sent. `words`: the ack_set words of each
+        entry."""
         partition = self.context.partition
         if words is None and consumer.peer.protocol_version >= CHECKSUM_VERSION_MIN:
             append_messages(
@@ -121,7 +126,7 @@ class AccountedDispatcher(Dispatcher):
     def _end_turn(
         self, turn: Turn, outgoing: Outgoing, markers: Sequence[Position], *, wants_more: bool
     ) -> None:
-        """Write what was gathered: one piece for each consumer."""
+        """Write the gathered frames, in one piece for each consumer."""
         if markers:
             self._ack_markers(markers)
         now_ms = self.context.wall_ms() if outgoing else 0
@@ -135,7 +140,8 @@ class AccountedDispatcher(Dispatcher):
         self._end(turn, wants_more=wants_more)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        """In turns, if they are many; what was acknowledged meanwhile is left out."""
+        """Redeliver entries, in several turns if they are many; skip those acknowledged
+        meanwhile."""
         asked = list(consumer.pending) if positions is None else positions
         now, later = asked[:_GIVEN_BACK_PER_TURN], asked[_GIVEN_BACK_PER_TURN:]
         self._send_later(self.accounts.give_back(consumer, now, is_counted=True))
@@ -147,12 +153,15 @@ class AccountedDispatcher(Dispatcher):
     def _redeliver_more(
         self, consumer: Consumer, positions: Sequence[Position], clears: int
     ) -> None:
-        if clears == self.accounts.clears:  # else everything begins anew already
+        if clears == self.accounts.clears:  # otherwise everything is being sent again already
             self.redeliver(consumer, positions)
 
     def _take_back(self, gone: Iterable[Consumer]) -> None:
-        """What consumers had that are gone is sent later, some of it at once, and the rest in
-        further turns: until then nobody has it, and keys stay theirs."""
+        """Take back the entries of consumers that have left, to send them later.
+
+        Some are taken back at once, the rest in further turns. Until then no consumer has them, and
+        their keys stay with the consumers that left.
+        """
         is_going_on = bool(self.accounts.leaving)
         self.accounts.leaving.extend(gone)
         if not is_going_on:
@@ -195,7 +204,7 @@ class AccountedDispatcher(Dispatcher):
 
     @abstractmethod
     def _why_waiting(self) -> Reason | None:
-        """Why what waits is not sent, though somebody could take something."""
+        """Return why waiting entries are not sent, though some consumer could take more."""
 
     def check(self) -> None:
         self.accounts.check(self.context.cursor)

@@ -1,11 +1,11 @@
-"""Account for entries that were sent to Shared and Key_Shared consumers and are not acknowledged.
+"""Accounts of the entries sent to Shared and Key_Shared consumers and not yet acknowledged.
 
-Every entry that was sent is pending at one consumer until it is acknowledged or given back. A
-consumer, or a whole subscription, with too many unacknowledged messages is sent nothing until half
-of them are acknowledged or given back; its credit is kept meanwhile.
+Every sent entry is pending at one consumer until it is acknowledged or given back. A consumer, or a
+whole subscription, with too many unacknowledged messages is sent nothing until half of them are
+acknowledged or given back. Permits are kept meanwhile.
 
-`Consumer.pending` has a number per entry: its open messages, and above them the hash of its key
-(0 for Shared).
+`Consumer.pending` has a number per entry: the number of its unacknowledged messages, and in the
+bits above, the hash of its key (0 for Shared).
 
 Source: protocol sheet sections 9 and 10. Pure.
 """
@@ -25,7 +25,7 @@ MESSAGES_MASK = (1 << HASH_SHIFT) - 1
 
 
 class AccountsError(AssertionError):
-    """The books of a dispatcher contradict themselves: a defect of this program."""
+    """A contradiction in the accounts of a dispatcher: a defect of this program."""
 
 
 class PendingAccounts:
@@ -38,31 +38,32 @@ class PendingAccounts:
         limits: Callable[[], tuple[int, int]],
         on_unblocked: Callable[[], None],
     ) -> None:
-        """`consumers`: the dispatcher's own list. `limits`: messages per consumer and subscription,
-        0: there is no limit; asked again when `limits_changed`."""
+        """`consumers`: the dispatcher's own list. `limits`: messages per consumer and per
+        subscription, 0: no limit; read again by `limits_changed`."""
         self._consumers = consumers
         self._limits = limits
         self._per_consumer_max, self._per_subscription_max = limits()
         self._on_unblocked = on_unblocked
         self.unacked_messages = 0
         self.is_blocked = False
-        """The subscription has too many unacknowledged messages."""
+        """Whether the subscription has too many unacknowledged messages."""
         self.redelivery_counts: dict[Position, int] = {}
         self.clears = 0
-        """How often everything was forgotten."""
+        """How often all accounts were cleared."""
         self._index = PendingIndex()
         self.leaving: list[Consumer] = []
-        """Consumers that are gone, and whose entries are given back little by little. A list: every
-        subscription has it, and an empty deque takes 760 bytes."""
+        """Consumers that have left, and whose entries are given back in portions. A list: every
+        subscription has one, and an empty deque takes 760 bytes."""
 
     def joined(self, consumer: Consumer) -> None:
-        """A consumer has come; it has nothing yet."""
+        """Register a new consumer, which has no entries yet."""
         consumer.pending.join(self._index, consumer)
 
     # Sending
 
     def allowance(self, consumer: Consumer) -> int:
-        """Messages that the consumer may be sent now; the last entry may hold more than that."""
+        """Return how many messages may be sent to the consumer now; the last entry may exceed
+        that."""
         if not consumer.is_ready or self.is_blocked:
             return 0
         allowed = consumer.permits
@@ -75,7 +76,8 @@ class PendingAccounts:
     def charge(
         self, consumer: Consumer, messages: int, size_bytes: int, *, entries: int, chunks: int
     ) -> None:
-        """The consumer was sent this; the caller has put the entries into `pending`."""
+        """Account for what was sent to the consumer; the caller has put the entries into
+        `pending`."""
         consumer.permits -= messages
         consumer.entries_out += entries
         consumer.chunks_out += chunks
@@ -88,14 +90,16 @@ class PendingAccounts:
         if 0 < self._per_subscription_max <= self.unacked_messages:
             self.is_blocked = True
 
-    # Coming back
+    # Acknowledging and giving back
 
     def acked(
         self, likely: Consumer, positions: Sequence[Position]
     ) -> tuple[list[int], list[Position]]:
-        """Entries were acknowledged as a whole, most of them by the consumer that had them.
+        """Remove entries that were acknowledged as a whole, most of them pending at the `likely`
+        consumer.
 
-        Returns the hash of the key of each that somebody had, and the positions of the others.
+        Return the key hashes of those that were pending at any consumer, and the positions of the
+        others.
         """
         counts = self.redelivery_counts
         if counts:
@@ -105,7 +109,7 @@ class PendingAccounts:
         unknown: list[Position] = []
         messages = 0
         values = likely.pending.take(positions)
-        if len(values) == 1 and values[0] >= 0:  # as nearly always
+        if len(values) == 1 and values[0] >= 0:  # nearly always
             messages = values[0] & MESSAGES_MASK
             likely.messages_acked += messages
             self._release(likely, messages)
@@ -128,7 +132,7 @@ class PendingAccounts:
         return hashes, unknown
 
     def partly_acked(self, position: Position, cursor: SubscriptionCursor) -> None:
-        """More indexes of the batch were acknowledged."""
+        """Account for an entry of which more batch indexes were acknowledged."""
         owner = self._owner(position)
         if owner is None:
             return
@@ -140,7 +144,7 @@ class PendingAccounts:
         self._release(owner, before - remaining)
 
     def acked_through(self, position: Position) -> Iterator[tuple[Consumer, int]]:
-        """Forget what is pending at or before the position: whose it was, and the key's hash."""
+        """Remove what is pending at or before the position; yield its consumers and key hashes."""
         for consumer in [*self._consumers, *self.leaving]:
             passed = [each for each in consumer.pending if each <= position]
             for each in passed:
@@ -154,9 +158,11 @@ class PendingAccounts:
     def give_back(
         self, consumer: Consumer, positions: Iterable[Position] | None, *, is_counted: bool
     ) -> list[tuple[Position, int]]:
-        """What is to be sent again of the given entries, None: of all, with the hash of each key.
+        """Remove the given entries, None: all, and return those to send again, with their key
+        hashes.
 
-        Entries that are not pending at this consumer are left out. `is_counted`: the client asked.
+        Entries that are not pending at this consumer are left out. `is_counted`: whether the client
+        requested redelivery, which raises the redelivery count.
         """
         pending, counts = consumer.pending, self.redelivery_counts
         found: list[tuple[Position, int]] = []
@@ -176,7 +182,7 @@ class PendingAccounts:
         return found
 
     def clear(self) -> None:
-        """Forget everything, as after a seek."""
+        """Clear all accounts, as after a seek."""
         for consumer in [*self._consumers, *self.leaving]:
             consumer.pending.clear()
             consumer.took_back()
@@ -188,12 +194,12 @@ class PendingAccounts:
         self.clears += 1
 
     def _owner(self, position: Position) -> Consumer | None:
-        """The consumer that the entry is pending at; any may acknowledge it."""
+        """Return the consumer at which the entry is pending; any consumer may acknowledge it."""
         owner = self._index.owner(position)
         return owner if isinstance(owner, Consumer) else None
 
     def limits_changed(self) -> None:
-        """Other limits count: who is over the new ones is blocked, who is not is not."""
+        """Apply changed limits: block consumers that exceed the new ones, unblock the others."""
         self._per_consumer_max, self._per_subscription_max = self._limits()
         per_consumer = self._per_consumer_max
         for consumer in self._consumers:
@@ -201,7 +207,7 @@ class PendingAccounts:
         self.is_blocked = 0 < self._per_subscription_max <= self.unacked_messages
 
     def _release(self, consumer: Consumer, messages: int) -> None:
-        """Messages of the consumer are no longer unacknowledged; tell if that unblocks."""
+        """Reduce the unacknowledged messages of a consumer; call back if that unblocks."""
         consumer.unacked_messages -= messages
         self.unacked_messages -= messages
         if consumer.is_blocked and consumer.unacked_messages * 2 <= self._per_consumer_max:
@@ -211,14 +217,14 @@ class PendingAccounts:
             self.is_blocked = False
             self._on_unblocked()
 
-    # Questions
+    # Queries
 
     def is_pending(self, position: Position) -> bool:
         """Whether some consumer has the entry."""
         return self._owner(position) is not None
 
     def why_not_ready(self) -> Reason | None:
-        """Why no consumer can be sent anything; None: one can."""
+        """Return why nothing can be sent to any consumer; None if something can."""
         if self.is_blocked:
             return Reason.SUBSCRIPTION_UNACKED
         if any(consumer.is_ready for consumer in self._consumers):
@@ -232,10 +238,10 @@ class PendingAccounts:
     # Checking
 
     def check(self, cursor: SubscriptionCursor) -> None:
-        """Compare the books with each other.
+        """Check the accounts for contradictions.
 
         Raises:
-            AccountsError: they contradict themselves.
+            AccountsError: they contradict each other.
         """
         total = 0
         seen: set[Position] = set()

@@ -1,4 +1,5 @@
-"""Chunked messages on a Shared subscription: which consumer gets the rest of each. Pure."""
+"""Chunked messages on a Shared subscription: which consumer gets the remaining chunks of each.
+Pure."""
 
 from collections import OrderedDict
 from collections.abc import Set
@@ -8,9 +9,9 @@ from magnetar.broker.topic.consumer import Consumer
 
 
 class ChunkAffinity:
-    """Remembers who has the earlier chunks of a message, until the last one is sent.
+    """Remembers which consumer has the earlier chunks of a message, until the last one is sent.
 
-    Bounded: of messages that never end, the one that went on longest ago is forgotten first.
+    Bounded: if messages never end, the one whose last chunk is longest ago is forgotten first.
     """
 
     def __init__(self, messages_max: int) -> None:
@@ -25,7 +26,7 @@ class ChunkAffinity:
         return self._consumers.get(chunk.uuid)
 
     def sent(self, chunk: ChunkOf, consumer: Consumer) -> None:
-        """The consumer got the chunk."""
+        """Note that the consumer was sent the chunk."""
         if chunk.is_last:
             self._consumers.pop(chunk.uuid, None)
             return
@@ -35,7 +36,8 @@ class ChunkAffinity:
             self._consumers.popitem(last=False)
 
     def forget(self, consumers: Set[Consumer]) -> None:
-        """The consumers are gone: what they began goes to others, from its first chunk on."""
+        """Forget consumers that have left: their unfinished messages go to others, from the first
+        chunk on."""
         for uuid in [uuid for uuid, each in self._consumers.items() if each in consumers]:
             del self._consumers[uuid]
 

@@ -1,8 +1,9 @@
-"""What all dispatchers share: their environment, membership, and the single-active mechanics.
+"""Base of all dispatchers: their environment, membership, and the logic of a single active
+consumer.
 
-A dispatcher is a state machine driven from outside: consumers come and go, credit arrives, entries
-are appended, acknowledgements are made. `wake` is called after each of these and sends what can be
-sent now. Nothing here waits: a read behind the tail ends in another `wake`.
+A dispatcher is a state machine driven from outside: consumers join and leave, permits arrive,
+entries are appended, acknowledgements are made. `wake` is called after each of these and sends what
+can be sent now. Nothing here waits: a read behind the tail ends in another `wake`.
 """
 
 import asyncio
@@ -30,27 +31,29 @@ from magnetar.ledger.position import Position
 
 
 class Delays(Skipped, Protocol):
-    """A feature that holds entries back until they are due."""
+    """A feature that withholds entries until they are due."""
 
     def withholds(self, run: Run, index: int, /) -> bool:
-        """Whether an entry of `run.delayed` is not due. It is remembered there, and given to
-        `deliver` some day."""
+        """Whether to withhold an entry of `run.delayed`, because it is not due.
+
+        The feature remembers a withheld entry, and passes it to `deliver` when it is due.
+        """
         ...
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next delayed entry of the topic is due, as far as the index knows; None: there
-        is none."""
+        """When the next delayed entry of the topic is due, ms since the epoch, as far as the index
+        knows; None if there is none."""
         ...
 
     @property
     def withheld(self) -> int:
-        """Entries that are remembered."""
+        """Number of withheld entries."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the subscription alone takes for that."""
+        """Memory used for withheld entries of this subscription alone."""
         ...
 
 
@@ -58,71 +61,73 @@ class DispatchTrace(Protocol):
     """A feature that traces single messages through a subscription."""
 
     def sent_through(self, after: Position, consumer: Consumer, /) -> None:
-        """Everything up to `after` was written to the one active consumer, or needs not be."""
+        """Note that everything up to `after` was written to the active consumer, or need not be."""
         ...
 
     def sent_pending(self, consumer: Consumer, /) -> None:
-        """Entries were written to a consumer that has to acknowledge each."""
+        """Note that entries were written to a consumer that must acknowledge each."""
         ...
 
     def acked_range(self, ledger_id: int, first: int, final: int, /) -> None:
-        """Whole entries of a ledger were acknowledged, both ends included."""
+        """Note that whole entries of a ledger were acknowledged, both ends included."""
         ...
 
     def acked_each(self, positions: Sequence[Position], /) -> None:
-        """Single whole entries were acknowledged."""
+        """Note that single whole entries were acknowledged."""
         ...
 
     def acked_through(self, position: Position, /) -> None:
-        """Everything at or before the position was acknowledged."""
+        """Note that everything at or before the position was acknowledged."""
         ...
 
     def redelivered(self) -> None:
-        """Entries that were sent are sent again."""
+        """Note that entries are sent again."""
         ...
 
 
 class MarkersPassed(Protocol):
-    """A feature that looks at the broker's own entries which a subscription passes."""
+    """A feature that watches which of the broker's own entries a subscription passes."""
 
     def passed(self, positions: Sequence[Position], /) -> None:
-        """Entries that are not for consumers were passed; an entry may be passed again."""
+        """Note that entries that are not for consumers were passed; an entry may be passed
+        again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchContext:
-    """What a dispatcher works on: one subscription of one topic."""
+    """The environment of a dispatcher: one subscription of one topic."""
 
     topic: str
     subscription: str
     partition: int
-    """Index if the topic is a partition, else -1; it travels in message ids."""
+    """Index if the topic is a partition, else -1; part of message ids."""
     log: ReadableLog
     reads: RangeReads
-    """Of all subscriptions of the topic."""
+    """Range reads, shared by all subscriptions of the topic."""
     cursor: SubscriptionCursor
     tenure: Tenure
     """The right to send anything."""
     wall_ms: Callable[[], int]
-    """The time, for statistics."""
+    """Wall clock, ms since the epoch, for statistics."""
     settings: BrokerSettings
     policies: Callable[[], Policies]
-    """What counts for the topic now: unacknowledged messages, rates."""
+    """Returns the effective policies of the topic: unacknowledged messages, rates."""
     on_progress: Callable[[], None]
-    """The read position has moved: the tail cache may drop what everybody has passed."""
+    """Called when the read position has moved: the tail cache may drop what all subscriptions
+    passed."""
     limiters: Sequence[RateLimiter] = ()
-    """Bounds on the rate, of the topic and of the subscription."""
+    """Rate limits of the topic and of the subscription."""
     delays: Delays | None = None
-    """Asked about new entries of Shared and Key_Shared that are delayed."""
+    """Decides about delayed entries of Shared and Key_Shared; None if delays are ignored."""
     trace: DispatchTrace | None = None
-    """Told what is sent and acknowledged, if messages are followed."""
+    """Informed of what is sent and acknowledged, if messages are traced."""
     visibility: Visibility | None = None
-    """What of the topic may be read; None: all of it."""
+    """Visible part of the topic; None: all of it."""
     early: EarlyPlace | None = None
-    """How much is consumed of what is compacted and no more in the log."""
+    """How far the subscription has consumed compacted entries that are trimmed from the log."""
     markers: MarkersPassed | None = None
-    """Told of the broker's own entries that are passed."""
+    """Informed of the broker's own entries that are passed."""
 
     @property
     def cache(self) -> TailCache:
@@ -134,11 +139,11 @@ class DispatchContext:
 
 
 SINGLE_ENTRIES_PER_TURN = 200
-"""Entries that one wake sends one by one, as those that come again: each takes tens of us."""
+"""Entries that one wake sends one by one, such as redeliveries: each takes tens of microseconds."""
 
 
 class Turn:
-    """What one wake may send: a share of the loop's time, within the bounds on the rate."""
+    """Limits of one wake: a share of the loop's time, within the rate limits."""
 
     __slots__ = ("_messages", "_room", "messages", "room", "single_entries")
 
@@ -150,7 +155,7 @@ class Turn:
         self.room = room
         """Bytes left."""
         self.single_entries = SINGLE_ENTRIES_PER_TURN
-        """Entries left of those that go one by one, which costs more than their bytes."""
+        """Entries left to send one by one, which costs more than their bytes suggest."""
 
     def spend(self, messages: int, size_bytes: int) -> None:
         self.messages -= messages
@@ -162,7 +167,7 @@ class Turn:
 
     @property
     def spent(self) -> tuple[int, int]:
-        """Messages and bytes."""
+        """Messages and bytes spent."""
         return self._messages - self.messages, self._room - self.room
 
 
@@ -192,7 +197,7 @@ class Dispatcher(ABC):
 
     @property
     def waiting_entries(self) -> int:
-        """Entries that wait here, to be sent again or for somebody who can take them."""
+        """Entries that wait here, for redelivery or for a consumer that can take them."""
         return 0
 
     @property
@@ -202,36 +207,36 @@ class Dispatcher(ABC):
 
     @property
     def unreadable(self) -> tuple[Position, str] | None:
-        """The first entry that cannot be read now, of those that come next, and why."""
+        """First entry among the next ones that cannot be read now, and why."""
         return self.source.unreadable
 
     def forget(self, position: Position) -> None:  # noqa: B027
-        """An entry that waits here to be sent again is not wanted any more: it was skipped."""
+        """Drop an entry that waits for redelivery: an operator skipped it."""
 
     @property
     def read_after(self) -> Position:
-        """Everything at or before it has been sent or skipped."""
+        """Last position up to which everything has been sent or skipped."""
         return self.source.after
 
     # Membership
 
     @abstractmethod
     def add(self, consumer: Consumer) -> None:
-        """A consumer joins; it has no credit yet."""
+        """Add a consumer, which has no permits yet."""
 
     @abstractmethod
     def remove_all(self, consumers: Collection[Consumer]) -> None:
-        """Consumers leave; what they did not acknowledge goes to others.
+        """Remove consumers; entries that they did not acknowledge go to others.
 
-        Costs what their entries and one look at all others cost, however many leave at once.
+        The cost is that of their entries and one pass over all others, however many leave at once.
         """
 
     def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves; what it did not acknowledge goes to others."""
+        """Remove a consumer; entries that it did not acknowledge go to others."""
         self.remove_all((consumer,))
 
     def _without(self, consumers: Collection[Consumer]) -> list[Consumer]:
-        """Take consumers out of the list; returns those of them that were there."""
+        """Remove consumers from the list; return those that were in it."""
         gone = set(consumers)
         found = [each for each in self.consumers if each in gone]
         if found:
@@ -241,7 +246,7 @@ class Dispatcher(ABC):
     # Driving
 
     def begin(self, consumer: Consumer) -> None:  # noqa: B027
-        """A consumer asks for messages for the first time."""
+        """Handle the first permits of a consumer."""
 
     @abstractmethod
     def wake(self) -> None:
@@ -249,48 +254,49 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        """Send unacknowledged entries again; None means all of them."""
+        """Send unacknowledged entries again; None: all of them."""
 
     @abstractmethod
     def rewind(self) -> None:
         """Start again at the first unacknowledged entry, as after a seek."""
 
     keeps_accounts = False
-    """Whether it has to know what is acknowledged."""
+    """Whether the dispatcher must know which entries are acknowledged."""
 
     def acked(  # noqa: B027
         self, consumer: Consumer, positions: Sequence[Position]
     ) -> None:
-        """Entries were acknowledged as a whole; only asked if it `keeps_accounts`."""
+        """Handle entries acknowledged as a whole; only called if it `keeps_accounts`."""
 
     def acked_through(self, position: Position) -> None:  # noqa: B027
-        """Everything through the position was acknowledged by nobody: expired, or skipped."""
+        """Handle everything through the position as acknowledged without a consumer: expired or
+        skipped."""
 
     def partly_acked(self, position: Position) -> None:  # noqa: B027
-        """More batch indexes of the entry were acknowledged."""
+        """Handle an entry of which more batch indexes were acknowledged."""
 
     def deliver(self, positions: Sequence[Position]) -> None:  # noqa: B027
-        """Entries that were withheld are due. Shared and Key_Shared withhold any."""
+        """Send withheld entries that are due. Only Shared and Key_Shared withhold entries."""
 
     def use_cursor(self, cursor: SubscriptionCursor) -> None:
-        """Go by another view of the same cursor from now on."""
+        """Use another view of the same cursor from now on."""
         self.context = replace(self.context, cursor=cursor)
         self.source.use_cursor(cursor)
 
     def pause(self) -> None:
-        """Send nothing: the cursor is being reset."""
+        """Stop sending: the cursor is being reset."""
         self._is_paused = True
         self.source.close()
         self._stop_rate_timer()
 
     def resume(self) -> None:
-        """Go on after `pause`, from the first unacknowledged entry."""
+        """Continue after `pause`, from the first unacknowledged entry."""
         self._is_paused = False
         self.rewind()
         self.wake()
 
     def limits_changed(self) -> None:
-        """Other limits count from now on."""
+        """Apply changed limits."""
         self._stop_rate_timer()
         self.wake()
 
@@ -298,10 +304,10 @@ class Dispatcher(ABC):
         """Stop for good."""
         self.pause()
 
-    # Questions
+    # Queries
 
     def why_idle(self) -> Reason | None:
-        """Why nothing is sent just now; None: something is, or is about to be."""
+        """Return why nothing is sent now; None if something is, or is about to be."""
         context = self.context
         if self._is_paused or not context.tenure.holds():
             return Reason.PAUSED
@@ -313,13 +319,13 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def _why_not_sending(self) -> Reason | None:
-        """What else may hold entries back."""
+        """Return a reason of the dispatcher's own why entries are held back."""
 
     def _why_not_reading(self) -> Reason | None:
         if self._rate_timer is not None:
             return Reason.RATE_LIMIT
         if self._is_wake_scheduled:
-            return None  # what waits goes on in a moment
+            return None  # waiting entries are sent in the next turn
         if self.source.unreadable is not None:
             return Reason.UNREADABLE
         if self.source.is_reading:
@@ -329,16 +335,16 @@ class Dispatcher(ABC):
         return None
 
     def check(self) -> None:  # noqa: B027
-        """Compare the books with each other; for tests and for those who look for a defect.
+        """Check the accounts for contradictions; for tests and for debugging.
 
         Raises:
-            AccountsError: they contradict themselves.
+            AccountsError: they contradict each other.
         """
 
     # Helpers
 
     def _wake_soon(self) -> None:
-        """Go on after everybody else had a turn."""
+        """Wake in a later turn of the loop, after other work."""
         if not self._is_wake_scheduled:
             self._is_wake_scheduled = True
             asyncio.get_running_loop().call_soon(self._wake_scheduled)
@@ -348,7 +354,8 @@ class Dispatcher(ABC):
         self.wake()
 
     def _begin(self) -> Turn | None:
-        """What may be sent now; None: nothing. If time alone is missing, a wake follows."""
+        """Return what may be sent now; None: nothing. If only the rate limits it, a wake
+        follows."""
         context = self.context
         if self._is_paused or not context.tenure.holds():
             return None  # without tenure the topic is about to be dropped
@@ -363,7 +370,7 @@ class Dispatcher(ABC):
         return Turn(messages, room)
 
     def _end(self, turn: Turn, *, wants_more: bool) -> None:
-        """Pay for what was sent, and go on some time if the turn, and nothing else, is over."""
+        """Charge the rate limits for what was sent; wake again soon if only the turn is over."""
         for limiter in self.context.limiters:
             if limiter.is_active:
                 limiter.spend(*turn.spent)
@@ -385,7 +392,7 @@ class Dispatcher(ABC):
             self._rate_timer = None
 
     def _ack_markers(self, markers: Sequence[Position]) -> None:
-        """Internal entries count as acknowledged by every subscription."""
+        """Acknowledge internal entries on behalf of the subscription."""
         self.context.cursor.ack_many(markers)
         if self.context.markers is not None:
             self.context.markers.passed(markers)
@@ -401,7 +408,7 @@ def _open_chunks(run: Run, start: int, stop: int, acks: SubscriptionCursor) -> i
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """All entries, in order, to one consumer at a time: what Exclusive and Failover share."""
+    """Sends all entries in order to one consumer at a time: the base of Exclusive and Failover."""
 
     source: CompactedSource
     _source_type = CompactedSource
@@ -411,7 +418,7 @@ class SingleActiveDispatcher(Dispatcher):
         self.source.early = context.early
         self.active: Consumer | None = None
         self._wanted: Callable[[int], bool] | None = None
-        """Whether the active consumer wants to see entries whose key has this hash."""
+        """Returns whether the active consumer wants entries whose key has this hash."""
 
     def wake(self) -> None:
         consumer = self.active
@@ -452,7 +459,7 @@ class SingleActiveDispatcher(Dispatcher):
             messages, size_bytes = turn.spent
             consumer.messages_out += messages
             consumer.bytes_out += size_bytes
-            consumer.entries_out += len(parts) // 2  # a frame is what precedes an entry, and that
+            consumer.entries_out += len(parts) // 2  # two parts per frame: prefix and entry
             consumer.was_sent(context.wall_ms())
             peer.write(b"".join(parts))
             if context.trace is not None:
@@ -470,7 +477,8 @@ class SingleActiveDispatcher(Dispatcher):
         return None
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
-        """Ids are ignored: order demands that everything from the first open entry comes again."""
+        """Rewind, ignoring the ids: order demands that everything from the first unacknowledged
+        entry is sent again."""
         if consumer is self.active:
             self.rewind()
             self.wake()

@@ -1,11 +1,11 @@
-"""Entries in order for a consumer that reads what is compacted: newest messages, then the log.
+"""Entries in order for a consumer that reads the compacted view: newest messages, then the log.
 
-Up to the horizon they come from the compacted ledger, with the positions that they have in the
-topic; behind it from the log. What was compacted away between two entries counts as acknowledged
-once the later one goes out, so that a durable cursor gets past it.
+Up to the horizon, entries come from the compacted ledger, with their positions in the topic; after
+it, from the log. Entries that were compacted away between two others count as acknowledged once the
+later one is sent, so that a durable cursor moves past them.
 
-The compacted ledger may hold entries whose ledgers are trimmed: the cursor cannot stand among them.
-Who begins there has an `EarlyPlace`, which remembers how far that part is consumed.
+The compacted ledger may hold entries whose ledgers are trimmed, where the cursor cannot be placed.
+A subscription that begins there has an `EarlyPlace`, which remembers how far that part is consumed.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ _LEDGER, _ENTRY = "compacted.ledger", "compacted.entry"
 
 
 class CompactedView(Protocol):
-    """What is left of a topic up to its horizon; `CompactedLedger` is one."""
+    """The compacted view of a topic up to its horizon; `CompactedLedger` implements it."""
 
     @property
     def horizon(self) -> Position: ...
@@ -36,7 +36,7 @@ class CompactedView(Protocol):
 
 
 class EarlyPlace:
-    """How far a subscription has consumed compacted entries that the log has no more.
+    """How far a subscription has consumed compacted entries that are trimmed from the log.
 
     A durable cursor saves it with its position.
     """
@@ -51,37 +51,37 @@ class EarlyPlace:
         self._log_begins = log_begins
         self._cursor = cursor
         self.after: Position | None = None
-        """Everything at or before it is consumed; None: all of that part is."""
+        """Last consumed position of that part; None if the whole part is consumed."""
         self._sent: deque[Position] = deque()
-        """What is sent of that part and not acknowledged. It may be a million entries, and one
-        acknowledgement takes them all from the front."""
+        """Sent and unacknowledged entries of that part. There may be a million, and one
+        acknowledgement removes them all from the front."""
         self._acked: set[Position] = set()
         self._is_passed = False
-        """Everything of that part was sent."""
+        """Whether everything of that part was sent."""
         saved = cursor.position_properties if isinstance(cursor, Cursor) else {}
         if _LEDGER in saved and _ENTRY in saved:
             self.after = Position(saved[_LEDGER], saved[_ENTRY])
 
     def place(self, first: Position) -> None:
-        """The subscription goes on at `first`, wherever that is."""
+        """Place the subscription at `first`, wherever that is."""
         self.rewind()
         after = Position(first.ledger_id, max(-1, first.entry_id - 1))
         is_early = self.view() is not None and first < self._log_begins()
         self._set(after if is_early else None)
 
     def clear(self) -> None:
-        """Somebody consumes who does not read what is compacted."""
+        """Forget the early part: the new consumer does not read the compacted view."""
         self.rewind()
         self._set(None)
 
     def rewind(self) -> None:
-        """What was sent and not acknowledged comes again."""
+        """Prepare to send again what was sent and not acknowledged."""
         self._sent.clear()
         self._acked.clear()
         self._is_passed = False
 
     def sent(self, run: Run, start: int) -> None:
-        """Entries go out, from index `start` of a run on."""
+        """Note that entries are sent, from index `start` of a run on."""
         if run.first >= self._log_begins():
             self.passed()
             return
@@ -91,19 +91,19 @@ class EarlyPlace:
                 self._sent.append(position)
 
     def passed(self) -> None:
-        """Nothing of that part is left to be sent."""
+        """Note that nothing of that part remains to be sent."""
         self._is_passed = True
         self._settle()
 
     def acked(self, positions: Iterable[Position]) -> None:
-        """Entries were acknowledged one by one."""
+        """Note that entries were acknowledged one by one."""
         if self._sent:
             last = self._sent[-1]
             self._acked.update(each for each in positions if each <= last)
             self._settle()
 
     def acked_through(self, position: Position) -> None:
-        """Everything through the position was acknowledged."""
+        """Note that everything through the position was acknowledged."""
         while self._sent and self._sent[0] <= position:
             self._acked.add(self._sent[0])
             if not self._settle():
@@ -133,22 +133,22 @@ class EarlyPlace:
 
 
 class CompactedSource(EntrySource):
-    """An `EntrySource` that reads what is compacted, if the consumer of now asks for that."""
+    """An `EntrySource` that reads the compacted view, if the current consumer asks for it."""
 
     early: EarlyPlace | None = None
-    """None: the topic is never compacted."""
+    """Early place of the subscription; None if the topic is never compacted."""
     _reads_compacted = False
     _known_view: CompactedView | None = None
-    """What the runs ahead were read for."""
+    """View from which the runs ahead were read."""
     _nothing_behind: Position | None = None
-    """Behind it the view has nothing."""
+    """Position after which the view has no entries; None if unknown."""
 
     @property
     def _view(self) -> CompactedView | None:
         return self.early.view() if self._reads_compacted and self.early is not None else None
 
     def read_for(self, *, reads_compacted: bool) -> None:
-        """Choose the kind of reader to read for, from the next `rewind` on."""
+        """Set whether to read the compacted view, from the next `rewind` on."""
         self._reads_compacted = reads_compacted
         if not reads_compacted and self.early is not None:
             self.early.clear()
@@ -172,7 +172,7 @@ class CompactedSource(EntrySource):
         return super().next_run()
 
     def _done_through(self) -> Position:
-        """The last entry that was handed out, skipped, or acknowledged meanwhile."""
+        """Return the last entry that was returned, skipped, or acknowledged meanwhile."""
         assert self.early is not None
         if self.early.after is not None or not self._acks.is_durable:
             return self._after
@@ -204,7 +204,7 @@ class CompactedSource(EntrySource):
         return run, index
 
     def _ack_gap(self, after: Position, until: Position) -> None:
-        """What lies between was compacted away: nobody will acknowledge it."""
+        """Acknowledge the entries between two positions: they were compacted away."""
         if not self._acks.is_durable:
             return
         position = self._log.next_position(after)
@@ -244,11 +244,11 @@ class CompactedSource(EntrySource):
 
 
 def runs_of(found: Sequence[tuple[Position, bytes]], *, is_masked: bool) -> list[Run]:
-    """Entries as runs of consecutive ones.
+    """Return entries as runs of consecutive ones.
 
-    `is_masked`: the ack_set of a batch says which of its messages are gone, for clients that do not
-    heed the mark in the message itself. To readers only: those clients would wait for the gone ones
-    before they acknowledge a batch.
+    `is_masked`: whether the ack_set of a batch tells which messages are compacted away, for clients
+    that ignore the mark in the message itself. Only for readers: other consumers on such clients
+    would wait for those messages before they acknowledge the batch.
     """
     runs: list[Run] = []
     start = 0

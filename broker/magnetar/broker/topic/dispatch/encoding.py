@@ -1,8 +1,8 @@
-"""Entries of a run as MESSAGE frames for one consumer: the hot loop of dispatch.
+"""Encodes entries of a run as MESSAGE frames for one consumer: the hot loop of dispatch.
 
-The stored bytes go out as they are; only the few bytes of the command are made per entry. Entries
-that are acknowledged already are left out, internal marker entries too. What a broker stored in
-front of a message goes to clients that asked for it, and to no others.
+The stored bytes are sent unchanged; only the few bytes of the command are made per entry. Entries
+that are already acknowledged are left out, and so are internal marker entries. The prefix that a
+broker stored in front of a message is sent only to clients that asked for it.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.wire import encode_message_prefix
 
 CHECKSUM_VERSION_MIN = 11
-"""Clients below this protocol version are not sent the checksum."""
+"""Lowest protocol version whose clients are sent the checksum."""
 
 _CHECKSUM_MAGIC = b"\x0e\x01"
 _CHECKSUM_BYTES = 6
@@ -25,7 +25,7 @@ _WORD_MASK = (1 << 64) - 1
 
 
 class Encoded(NamedTuple):
-    """What was encoded: up to index `stop` of the run, exclusive."""
+    """Result of encoding entries of a run, up to index `stop`, exclusive."""
 
     stop: int
     messages: int
@@ -33,21 +33,22 @@ class Encoded(NamedTuple):
 
 
 def open_messages(messages: int, words: tuple[int, ...]) -> int:
-    """Messages of an entry that are still open, given its ack_set words (none: all of them)."""
+    """Return the number of unacknowledged messages of an entry, given its ack_set words (none:
+    all)."""
     if not words:
         return messages
     return sum((word & _WORD_MASK).bit_count() for word in words)
 
 
 def both(words: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
-    """Messages that are open in both of two ack_sets; () has all of them open."""
+    """Return the messages that are unacknowledged in both of two ack_sets; () has all of them."""
     if not words or not others:
         return words or others
     return tuple(one & other for one, other in zip(words, others, strict=False))
 
 
 def strip_checksum(entry: bytes) -> bytes:
-    """The entry without magic and checksum, for clients that do not know them."""
+    """Return the entry without magic and checksum, for clients that do not know them."""
     return entry[_CHECKSUM_BYTES:] if entry[:2] == _CHECKSUM_MAGIC else entry
 
 
@@ -64,11 +65,11 @@ def encode_run(
     markers: list[Position],
     wanted: Callable[[int], bool] | None = None,
 ) -> Encoded:
-    """Append frames for entries from index `start` on, while there is credit and room.
+    """Append frames for entries from index `start` on, while credit and room last.
 
-    An entry is sent whenever some credit is left, so the last batch may cost more than that.
-    Positions of marker entries that were left out are added to `markers`. `wanted` is asked by the
-    hash of each entry's key; what is not wanted is left out and stays unacknowledged.
+    An entry is sent whenever some credit is left, so the last batch may exceed the credit.
+    Positions of omitted marker entries are added to `markers`. `wanted` gets the hash of each
+    entry's key; unwanted entries are left out and stay unacknowledged.
     """
     if (
         wanted is not None
@@ -135,7 +136,7 @@ def _encode_filtered(
     markers: list[Position],
     wanted: Callable[[int], bool] | None,
 ) -> Encoded:
-    """Encode entries of which some may be acknowledged or unwanted: each is looked at."""
+    """Encode entries of which some may be acknowledged or unwanted, checking each."""
     credit, room = messages_max, bytes_max
     entry_of = run.getter(with_prefixes=consumer.peer.takes_entry_metadata)
     messages = run.messages
@@ -146,7 +147,7 @@ def _encode_filtered(
         position = Position(run.ledger_id, run.first_entry_id + stop)
         cost = messages[stop]
         if cost == MARKER:
-            markers.append(position)  # passed once more, if it is acknowledged
+            markers.append(position)  # passed once more, even if acknowledged
             continue
         if acks.is_acked(position):
             continue
@@ -156,7 +157,7 @@ def _encode_filtered(
         if run.kept_words is not None:
             words = both(words, run.kept_words[stop])
             if words and not any(words):
-                markers.append(position)  # what is left of it was acknowledged
+                markers.append(position)  # its remaining messages were acknowledged
                 continue
         room -= append_message(
             parts, consumer, position, entry_of(stop), partition=partition, words=words
@@ -177,9 +178,9 @@ def append_message(
     words: tuple[int, ...] = (),
     redelivery_count: int = 0,
 ) -> int:
-    """Append one MESSAGE frame; returns the size of the entry as sent.
+    """Append one MESSAGE frame; return the size of the entry as sent.
 
-    `entry`: with its prefix or without; a client that did not ask for prefixes gets none.
+    `entry`: with or without its prefix; a client that did not ask for prefixes gets none.
     """
     if not consumer.peer.takes_entry_metadata:
         entry = bare(entry)

@@ -1,7 +1,7 @@
-"""Exclusive: one consumer, all entries in order. The subscription refuses a second one.
+"""Exclusive dispatch: one consumer, all entries in order. The subscription refuses a second one.
 
-A consumer that names ranges of hashes sees only entries whose keys are in them. The others stay
-unacknowledged, as with Pulsar: such consumers are readers, or acknowledge cumulatively.
+A consumer that names hash ranges sees only entries whose keys are in them. The others stay
+unacknowledged, as in Pulsar: such consumers are readers, or acknowledge cumulatively.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from magnetar.broker.topic.sticky_key import sticky_range_hash
 
 
 class ExclusiveDispatcher(SingleActiveDispatcher):
-    """Sends to the one consumer there is."""
+    """Sends to the only consumer."""
 
     sub_type = EXCLUSIVE
 
@@ -27,7 +27,7 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
             )
         else:
             self._wanted = None
-        # A former consumer's unacknowledged entries come again.
+        # Entries that a former consumer did not acknowledge are sent again.
         self.rewind()
 
     def remove_all(self, consumers: Collection[Consumer]) -> None:

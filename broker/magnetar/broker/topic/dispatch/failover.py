@@ -1,12 +1,12 @@
-"""Failover: many consumers, one of them active; the others stand by in a known order.
+"""Failover dispatch: many consumers, one of them active; the others stand by in a known order.
 
 The active consumer is chosen whenever one joins or leaves: among those with the lowest priority
 level, by partition index on a partitioned topic, else by a consistent hash ring of their names.
-When the choice falls on another consumer, sending stops for `failover_delay_ms`, so that
-acknowledgements of the former one can still arrive; then it starts again at the first
-unacknowledged entry. The first consumer waits as well: of a group that starts, nobody is sent
-what another one of it gets again. Choosing anew while that time runs does not prolong it, since
-nobody has been sent anything in it.
+When the choice changes, sending stops for `failover_delay_ms`, so that acknowledgements of the
+former consumer can still arrive. It then starts again at the first unacknowledged entry. The first
+consumer waits as well: otherwise, in a group that starts, it could be sent entries that another one
+then gets again. Another change during the delay does not prolong it, since nothing has been sent in
+it.
 
 Source: protocol sheet section 11.
 """
@@ -23,12 +23,12 @@ from magnetar.broker.topic.dispatch.base import DispatchContext, SingleActiveDis
 from magnetar.sdk.wire.key_hashes import murmur3_hash
 
 NOTICE_VERSION_MIN = 12
-"""Clients below this protocol version are not told who is active."""
+"""Lowest protocol version whose clients are told which consumer is active."""
 
 _POINTS_PER_CONSUMER = 100
 
 NOTICES_PER_TURN = 200
-"""Consumers that are told in one turn of the event loop who is active."""
+"""Consumers notified of the active one in a single turn of the event loop."""
 
 
 @lru_cache(maxsize=4096)
@@ -38,24 +38,26 @@ def _ring_points(name: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _ring_place(name: str, topic_hash: int) -> tuple[bool, int]:
-    """Where on the ring a consumer's first point behind the topic is, as a key to sort by."""
+    """Return the place of a consumer's first ring point after the topic's, as a sort key."""
     return min((point < topic_hash, point) for point in _ring_points(name))
 
 
 class ActiveChoice:
     """The choice of the active consumer: equal on all brokers that know the same consumers.
 
-    Among those with the lowest priority level: by partition index in the order of their names, else
-    the one whose point comes first behind the topic on a ring of names. Of several with that
-    point the last one by name counts, as in a map that is filled in that order. Names are
-    compared by UTF-16 code units, as Java's strings are. Coming and going costs a search.
+    Only consumers with the lowest priority level count. On a partition, the partition index chooses
+    from them in the order of their names; else, the consumer whose point comes first after the
+    topic's on a ring of names. If several have that point, the last one by name counts, as in a map
+    that is filled in that order. Names are compared by UTF-16 code units, like strings in Java.
+    Joining and leaving cost a search.
     """
 
     def __init__(self, *, topic: str, partition: int) -> None:
         self._partition = partition
         self._topic_hash = murmur3_hash(topic.encode())
         self._levels: dict[int, list[tuple[bool, int, bytes, int, Consumer]]] = {}
-        """By priority, ascending. The fourth field, a number, tells those of one name apart."""
+        """Consumers by priority, ascending in each level. The fourth field, a number, distinguishes
+        those of one name."""
         self._joined = 0
 
     def add(self, consumer: Consumer) -> None:
@@ -86,7 +88,7 @@ class ActiveChoice:
 
 
 def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> Consumer | None:
-    """The consumer of these that should be active."""
+    """Return the one of these consumers that should be active."""
     choice = ActiveChoice(topic=topic, partition=partition)
     for consumer in consumers:
         choice.add(consumer)
@@ -94,15 +96,16 @@ def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> C
 
 
 class Notices:
-    """Tells consumers who is active: some in each turn, and a newcomer not before it can listen.
+    """Tells consumers which one is active, some in each turn, and newcomers only when they can
+    listen.
 
-    A newcomer is told with its first FLOW, or after the delay of a failover if it sends none. Some
-    clients note a consumer only when they have taken in the answer to SUBSCRIBE, and lose a notice
-    that comes with it; they ask for messages after that.
+    A newcomer is notified at its first FLOW, or after the failover delay if it sends none. Some
+    clients register a consumer only after they have processed the answer to SUBSCRIBE, and lose a
+    notice that arrives with it; they send FLOW after that.
     """
 
     def __init__(self, is_active: Callable[[Consumer], bool | None], *, delay_ms: int) -> None:
-        """`is_active` says None of one that will be told later, with all others."""
+        """`is_active` returns None for a consumer that will be notified later, with all others."""
         self._is_active = is_active
         self._delay_ms = delay_ms
         self._newcomers: dict[Consumer, asyncio.TimerHandle] = {}
@@ -113,7 +116,7 @@ class Notices:
         )
 
     def begin(self, consumer: Consumer) -> None:
-        """Begin to tell a consumer of changes: it has sent a FLOW, or its time to do so is over."""
+        """Begin to notify a consumer: it has sent a FLOW, or the time for that is over."""
         if consumer in self._newcomers:
             self.forget((consumer,))
             self._tell(consumer)
@@ -143,7 +146,7 @@ class Notices:
 
 
 class FailoverDispatcher(SingleActiveDispatcher):
-    """Sends to the active consumer; tells all of them who that is."""
+    """Sends to the active consumer, and tells all consumers which one is active."""
 
     sub_type = FAILOVER
 
@@ -151,7 +154,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         super().__init__(context)
         self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
         self._chosen: Consumer | None = None
-        """The consumer that is active, or will be after the delay."""
+        """Consumer that is active, or will be after the delay."""
         self._switch: asyncio.TimerHandle | None = None
         self._notices = Notices(self._is_active, delay_ms=context.settings.failover_delay_ms)
 
@@ -181,7 +184,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._cancel_switch()
 
     def _choose(self) -> None:
-        """Choose again, and switch if the choice falls on another consumer."""
+        """Choose again, and switch if the choice is another consumer."""
         chosen = self._choice.chosen()
         if chosen is self._chosen:
             return

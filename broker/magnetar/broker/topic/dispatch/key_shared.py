@@ -1,12 +1,14 @@
-"""Key_Shared: every entry goes to the consumer that has the hash of its key, in the key's order.
+"""Key_Shared dispatch: every entry goes to the consumer that has its key's hash, in the key's
+order.
 
-Runs are cut into slices; a slice is sorted by consumers in one pass, and each gets its share in one
-go. An entry whose consumer can take nothing, or whose key is still in the hands of a former one,
-is left behind and waits (`KeyBook`), and the rest goes on: up to the look-ahead limits, in entries.
-The bytes of what waits are kept up to a bound; beyond it they are read again. What is sent again
-waits in the same book. A new entry that waits keeps the later ones of its key behind itself.
+Runs are cut into slices. A slice is sorted by consumers in one pass, and each consumer gets its
+share at once. An entry is left behind and waits (`KeyBook`) if its consumer can take nothing, or if
+a former consumer still holds its key. Dispatch of other entries continues up to the look-ahead
+limits, which count entries. The bytes of waiting entries are kept up to a bound; beyond it they are
+read again. Redeliveries wait in the same book. A new entry that waits makes the later ones of its
+key wait.
 
-With out-of-order delivery keys do not drain, and nothing waits behind another entry.
+With out-of-order delivery keys do not drain, and no entry waits for another.
 
 Source: protocol sheet section 11.
 """
@@ -41,9 +43,10 @@ class KeySharedDispatcher(AccountedDispatcher):
     def __init__(self, context: DispatchContext, mode: KeySharedMode) -> None:
         """`mode`: that of the first consumer; the others have the same.
 
-        Entry buckets are for consumers that would have the segment alone, in its order: as for
-        these, nothing is withheld until its time. Else the order of a key would depend on how many
-        share the segment, and a delayed message hold back all that comes of it after a split.
+        Consumers of entry buckets share a segment that one consumer would otherwise read alone, in
+        order. Delays are ignored for both. Otherwise the order of a key would depend on how many
+        consumers share the segment, and a delayed message would hold back everything that follows
+        from it after a split.
         """
         super().__init__(replace(context, delays=None) if mode.by_buckets else context)
         self.mode = mode
@@ -79,7 +82,7 @@ class KeySharedDispatcher(AccountedDispatcher):
             self.wake()
 
     def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
-        """A consumer beside which nobody can be who names these hashes."""
+        """Return a consumer that excludes a newcomer with these hash ranges."""
         return self.selector.conflict_of(ranges)
 
     # Sending
@@ -98,7 +101,8 @@ class KeySharedDispatcher(AccountedDispatcher):
         self._end_turn(turn, outgoing, markers, wants_more=self.accounts.why_not_ready() is None)
 
     def _send_waiting(self, turn: Turn, outgoing: Outgoing) -> bool:
-        """Send what waits and can go; False: some of it is being read, and goes first."""
+        """Send waiting entries that can be sent; return False if some are being read, and go
+        first."""
         book, accounts, left = self.book, self.accounts, self.left
         missing = left.find_due()
         if book.waiting:
@@ -120,7 +124,7 @@ class KeySharedDispatcher(AccountedDispatcher):
     def _send_waited(
         self, consumer: Consumer, position: Position, entry: bytes, turn: Turn, outgoing: Outgoing
     ) -> int:
-        """Send an entry that waited, or forget it; returns the messages sent."""
+        """Send a waiting entry, or drop it; return the messages sent."""
         key = self.left.take(position)
         messages = messages_of(entry)
         if messages == MARKER or self.context.cursor.is_acked(position):
@@ -142,7 +146,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         return sent
 
     def _send_new(self, turn: Turn, outgoing: Outgoing, markers: list[Position]) -> None:
-        """Send entries that nobody had yet; leave behind what cannot go."""
+        """Send new entries; leave behind those that cannot be sent."""
         while not turn.is_over and self.accounts.why_not_ready() is None:
             ahead = self.left.room(len(self.consumers))
             if ahead <= 0:
@@ -164,7 +168,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         outgoing: Outgoing,
         markers: list[Position],
     ) -> int:
-        """Send or leave behind the entries of a slice; returns where it ends, at most `stop`."""
+        """Send or leave behind the entries of a slice; return where it ends, at most `stop`."""
         cursor, delays, book = self.context.cursor, self.context.delays, self.book
         entries, counts = run.entries, run.messages
         delayed = run.delayed if delays is not None else ()
@@ -218,7 +222,8 @@ class KeySharedDispatcher(AccountedDispatcher):
         turn: Turn,
         outgoing: Outgoing,
     ) -> None:
-        """Send a consumer its entries of a slice, as far as it can take them; leave the rest."""
+        """Send a consumer its entries of a slice, as far as it can take them; leave the rest
+        behind."""
         first_entry_id, counts = run.first_entry_id, run.messages
         ids = [first_entry_id + index for index, _ in share]
         costs = [counts[index] for index, _ in share]
@@ -241,7 +246,7 @@ class KeySharedDispatcher(AccountedDispatcher):
             self._leave(run, index, key)
 
     def _open_words(self, ledger_id: int, ids: Sequence[int]) -> list[tuple[int, ...]] | None:
-        """The ack_set words of ascending entries; None: none of them is acknowledged in part."""
+        """Return the ack_set words of ascending entries; None if none is partly acknowledged."""
         cursor = self.context.cursor
         if not cursor.has_holes or cursor.is_untouched(ledger_id, ids[0], ids[-1]):
             return None
@@ -255,7 +260,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         costs: Sequence[int],
         keys: Sequence[Key],
     ) -> None:
-        """Note in the books what the consumer was sent."""
+        """Account for what was sent to the consumer."""
         values = [key.hash << HASH_SHIFT | cost for key, cost in zip(keys, costs, strict=True)]
         consumer.pending.put(ledger_id, ids, values)
         if self.mode.is_unordered:
@@ -273,7 +278,7 @@ class KeySharedDispatcher(AccountedDispatcher):
     # Acknowledgements and redelivery
 
     def _send_later(self, entries: Sequence[tuple[Position, int]]) -> None:
-        """Entries come back from a consumer."""
+        """Make entries wait that come back from a consumer."""
         for position, key_hash in entries:
             self.book.wait(position, key_hash)
         self.book.released([key_hash for _, key_hash in entries])
@@ -308,7 +313,7 @@ class KeySharedDispatcher(AccountedDispatcher):
         self.left.clear()
         self.source.close()
 
-    # Questions
+    # Queries
 
     @property
     def waiting_entries(self) -> int:
@@ -348,7 +353,7 @@ class KeySharedDispatcher(AccountedDispatcher):
 
 
 def _affordable(costs: Sequence[int], allowed: int) -> int:
-    """How many entries of these costs go: each as long as some credit is left."""
+    """Return how many entries of these costs can be sent: each as long as some credit is left."""
     if allowed > 0 and sum(costs) <= allowed:
         return len(costs)
     for at, cost in enumerate(costs):

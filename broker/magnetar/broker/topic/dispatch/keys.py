@@ -1,11 +1,11 @@
-"""The keys of a Key_Shared subscription that are in use: who has entries of them, and what waits.
+"""The keys of a Key_Shared subscription that are in use: which consumer holds each, and what waits.
 
-A key stands for its hash here. Its entries are in the hands of one consumer at a time: the holder.
-When the key is assigned to another one, new entries wait until the holder has acknowledged or given
-back all it has: the key drains. An entry that waits makes the later ones of its key wait, too, so
-that the order of a key survives every join and leave.
+Keys are identified by their hashes. One consumer at a time has entries of a key: its holder. When
+the key is assigned to another consumer, new entries wait until the holder has acknowledged or given
+back all of its entries: the key drains. A waiting entry makes the later ones of its key wait, too,
+so the order of a key survives every join and leave.
 
-A key is known here while somebody holds entries of it or some wait. Pure.
+A key is in this book while a consumer holds entries of it or some wait. Pure.
 """
 
 import heapq
@@ -24,44 +24,45 @@ class Key:
     def __init__(self, key_hash: int, owner: Consumer | None) -> None:
         self.hash = key_hash
         self.owner = owner
-        """Consumer that the present assignment gives the key to; None: none."""
+        """Consumer that the current assignment gives the key to; None if there is none."""
         self.holder: Consumer | None = None
-        """Consumer that has unacknowledged entries of the key."""
+        """Consumer that has unacknowledged entries of the key; None if there is none."""
         self.in_hand = 0
-        """Entries at the holder."""
+        """Number of entries at the holder."""
         self.waiting = 0
-        """Entries that wait."""
+        """Number of waiting entries."""
         self.heap: list[Position] = []
-        """Heap of the waiting entries, and of some that do not wait any more."""
+        """Heap of the waiting entries, and of some that wait no more."""
 
     @property
     def is_draining(self) -> bool:
-        """Whether the key is assigned to another consumer than its holder."""
+        """Whether the key is assigned to a consumer other than its holder."""
         return self.holder is not None and self.holder is not self.owner
 
 
 class KeyBook:
-    """All keys in use, and all entries that wait."""
+    """All keys in use, and all waiting entries."""
 
     def __init__(
         self, select: Callable[[int], Consumer | None], *, is_unordered: bool = False
     ) -> None:
-        """`is_unordered`: nobody holds a key, and nothing waits for it."""
+        """`is_unordered`: keys have no holders, and entries never wait for a key."""
         self._select = select
         self._is_unordered = is_unordered
         self.keys: dict[int, Key] = {}
         self.waiting: dict[Position, Key] = {}
         self.drained = 0
-        """How many keys have changed hands after their former holder gave up what it had."""
+        """Number of keys that moved to another consumer after their former holder gave up its
+        entries."""
         self._ready: dict[Consumer, list[Position]] = {}
-        """For each consumer a heap: the first waiting entry of each key that it can be sent."""
+        """For each consumer, a heap of the first waiting entry of each key that it can be sent."""
         self._is_stale = False
-        """The owners of keys are those of former consumers; see `owners_changed`."""
+        """Whether the owners of keys are those of former consumers; see `owners_changed`."""
 
     # Sending
 
     def key(self, key_hash: int) -> Key:
-        """The key, known from now on; `forget_if_idle` ends that."""
+        """Return the key, adding it if unknown; `forget_if_idle` removes it."""
         self.refresh()
         key = self.keys.get(key_hash)
         if key is None:
@@ -69,7 +70,7 @@ class KeyBook:
         return key
 
     def hand(self, key: Key, consumer: Consumer) -> None:
-        """The consumer was sent one more entry of the key."""
+        """Note that the consumer was sent one more entry of the key."""
         if not self._is_unordered:
             key.holder = consumer
             key.in_hand += 1
@@ -78,10 +79,11 @@ class KeyBook:
         if not key.in_hand and not key.waiting:
             self.keys.pop(key.hash, None)
 
-    # Coming back
+    # Releasing
 
     def released(self, hashes: Iterable[int]) -> bool:
-        """Entries of these keys left their holders; True if some that waited for it can go now."""
+        """Note that entries of these keys left their holders; return True if waiting ones can be
+        sent now."""
         if self._is_unordered:
             return False
         self.refresh()
@@ -107,7 +109,7 @@ class KeyBook:
     # Waiting
 
     def wait(self, position: Position, key_hash: int) -> None:
-        """An entry waits: for its key, for credit, or to be sent again."""
+        """Add a waiting entry: it waits for its key, for permits, or for redelivery."""
         if position in self.waiting:
             return
         key = self.key(key_hash)
@@ -118,18 +120,19 @@ class KeyBook:
             self._offer(key)
 
     def next_for(self, consumer: Consumer) -> Position | None:
-        """The lowest waiting entry that the consumer can be sent."""
+        """Return the lowest waiting entry that the consumer can be sent."""
         self.refresh()
         ready = self._ready.get(consumer)
         while ready:
             key = self.waiting.get(ready[0])
             if key is not None and key.owner is consumer and self._can_go(key):
                 return ready[0]
-            heapq.heappop(ready)  # gone meanwhile, or offered to somebody else
+            heapq.heappop(ready)  # gone meanwhile, or offered to another consumer
         return None
 
     def upcoming(self, consumer: Consumer, count_max: int) -> list[Position]:
-        """About the next waiting entries that the consumer can be sent; at least the next one."""
+        """Return about the next waiting entries that the consumer can be sent; at least the next
+        one."""
         found: list[Position] = []
         first = self.next_for(consumer)
         if first is None:
@@ -147,7 +150,7 @@ class KeyBook:
         return sorted(set(found))[:count_max] if found else [first]
 
     def discard(self, position: Position) -> Key | None:
-        """The entry does not wait any more; returns its key, which may be idle now."""
+        """Remove a waiting entry; return its key, which may be idle now."""
         self.refresh()
         key = self.waiting.pop(position, None)
         if key is None:
@@ -162,20 +165,21 @@ class KeyBook:
         return key
 
     def waiting_through(self, position: Position) -> list[Position]:
-        """What waits at or before the position."""
+        """Return the entries that wait at or before the position."""
         return [each for each in self.waiting if each <= position]
 
     # Membership
 
     def owners_changed(self) -> None:
-        """Consumers came or went: every key has its owner determined anew before it is used.
+        """Mark all owners as outdated, after consumers joined or left.
 
-        Not at once: of many who come in one turn each would cost a look at all keys.
+        `refresh` determines them anew before the next use: with many joins in one turn, doing it
+        for each join would cost a pass over all keys each time.
         """
         self._is_stale = True
 
     def refresh(self) -> None:
-        """Determine the owners anew, if they changed. Whoever looks at `keys` calls it first."""
+        """Determine the owners anew, if outdated. Callers that read `keys` call it first."""
         if not self._is_stale:
             return
         self._is_stale = False
@@ -194,22 +198,22 @@ class KeyBook:
         return key.owner is not None and (self._is_unordered or not key.is_draining)
 
     def _offer(self, key: Key) -> None:
-        """Note for its owner the first waiting entry of the key, if it can be sent."""
+        """Note the first waiting entry of the key for its owner, if it can be sent."""
         if key.owner is not None and self._can_go(key):
             heapq.heappush(self._ready.setdefault(key.owner, []), key.heap[0])
 
-    # Questions
+    # Queries
 
     def draining(self) -> Iterator[Key]:
-        """Keys that are assigned to somebody else than their holder."""
+        """Return the keys that are assigned to a consumer other than their holder."""
         self.refresh()
         return (key for key in self.keys.values() if key.is_draining)
 
     def check(self, consumers: list[Consumer]) -> None:
-        """Compare the books with each other and with what is pending.
+        """Check the book for contradictions, in itself and with the pending entries.
 
         Raises:
-            AccountsError: they contradict themselves.
+            AccountsError: it contradicts itself or them.
         """
         self.refresh()
         counted: dict[int, int] = {}

@@ -1,11 +1,11 @@
-"""Key_Shared: the entries that wait, their bytes as far as there is room, and reading the rest.
+"""Waiting entries of Key_Shared: their bytes as far as there is room, and reading the rest.
 
-Which entries wait, and for which key, is in the `KeyBook`. Their bytes are kept up to a bound, so
-that what was left behind need not be read again when its consumer is ready. Entries that were
-withheld and are *due* wait here until they were read: before that nobody knows their keys.
+`KeyBook` knows which entries wait, and for which key. Their bytes are kept up to a bound, so that
+entries left behind need not be read again when their consumer is ready. Withheld entries that are
+*due* wait here until they are read: their keys are unknown before.
 
-How much may be left behind is bounded, too. When no more bytes can be kept, slower consumers get
-some time first to take theirs: most have more credit in a moment, and nothing is read twice.
+The number of entries left behind is bounded, too. When no more bytes can be kept, slower consumers
+first get some time to take their entries: most have more permits soon, and nothing is read twice.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from magnetar.ledger.position import Position
 
 
 class LeftBehind:
-    """What waits in one subscription."""
+    """The waiting entries of one subscription."""
 
     def __init__(
         self,
@@ -29,7 +29,8 @@ class LeftBehind:
         hash_in: Callable[[bytes], int],
         wake: Callable[[], None],
     ) -> None:
-        """`hash_in`: what an entry is selected by. `wake`: what waits may go now."""
+        """`hash_in`: returns the hash by which an entry is selected. `wake`: called when entries
+        may be sent."""
         self._context = context
         self._settings = context.settings
         self._book = book
@@ -40,7 +41,8 @@ class LeftBehind:
         self._due: dict[Position, None] = {}
         self._patience: asyncio.TimerHandle | None = None
         self._is_impatient = False
-        """Slower consumers got nothing for a while: what is left behind need not be kept."""
+        """Whether slower consumers took nothing for a while: more entries may be left behind
+        without their bytes."""
         self._reader = ReplayReader(
             context.log,
             context.settings,
@@ -50,13 +52,13 @@ class LeftBehind:
         )
 
     def __len__(self) -> int:
-        """Entries that wait: to be sent again, for credit, or for their keys."""
+        """Number of waiting entries: for redelivery, for permits, or for their keys."""
         return len(self._book.waiting) + len(self._due)
 
     # Waiting
 
     def room(self, consumers: int) -> int:
-        """How many entries more may be left behind."""
+        """Return how many more entries may be left behind."""
         settings = self._settings
         is_full = self._kept_bytes >= settings.look_ahead_bytes_max
         if is_full and self._book.waiting and not self._is_impatient:
@@ -71,7 +73,7 @@ class LeftBehind:
         ) - len(self._book.waiting)
 
     def leave(self, position: Position, key_hash: int, entry: bytes) -> None:
-        """An entry waits, with its bytes if there is room for them."""
+        """Leave an entry behind, with its bytes if there is room for them."""
         self._book.wait(position, key_hash)
         if (
             position not in self._kept
@@ -80,15 +82,16 @@ class LeftBehind:
             self._keep(position, entry)
 
     def fall_due(self, positions: Iterable[Position]) -> None:
-        """Entries that were withheld may go; those that wait already are passed over."""
+        """Accept withheld entries that are due, except those that wait already."""
         for position in positions:
             if position not in self._book.waiting:
                 self._due[position] = None
 
-    # Going
+    # Sending
 
     def find_due(self) -> list[Position]:
-        """Have what is due wait for its key; returns what has to be read before that."""
+        """Move due entries whose bytes are at hand to their keys; return those that must be read
+        first."""
         missing: list[Position] = []
         for position in sorted(self._due)[:ENTRIES_PER_LOAD_MAX] if self._due else ():
             entry = self._entry_at(position)
@@ -99,38 +102,39 @@ class LeftBehind:
         return missing
 
     def next_for(self, consumer: Consumer) -> tuple[Position, bytes | None] | None:
-        """The next entry that waits and that the consumer can be sent; None as bytes: read it."""
+        """Return the next waiting entry for the consumer; if its bytes are None, it must be
+        read."""
         position = self._book.next_for(consumer)
         return None if position is None else (position, self._entry_at(position))
 
     def take(self, position: Position) -> Key:
-        """The entry waits no more; its key may be idle now."""
+        """Remove a waiting entry that is sent; return its key, which may be idle now."""
         key = self._book.discard(position)
         assert key is not None
         self._forget_kept(position)
         return key
 
     def discard(self, position: Position) -> None:
-        """The entry, if it waits, need not be sent any more."""
+        """Remove an entry that need not be sent any more, if it waits."""
         key = self._book.discard(position)
         if key is not None:
             self._forget_kept(position)
             self._book.forget_if_idle(key)
 
     def forget(self, position: Position) -> None:
-        """The entry need not be sent any more, whether it waits or is due."""
+        """Remove an entry that need not be sent any more, whether it waits or is due."""
         self._due.pop(position, None)
         self.discard(position)
 
     def discard_through(self, position: Position) -> None:
-        """Forget all entries at or before the position, whether they wait or are due."""
+        """Remove all entries at or before the position, whether they wait or are due."""
         for each in self._book.waiting_through(position):
             self.discard(each)
         for each in [each for each in self._due if each <= position]:
             del self._due[each]
 
     def clear(self) -> None:
-        """Forget everything, also what is being read."""
+        """Remove all entries, and cancel the read."""
         self._book.clear()
         self._reader.stop()
         self._kept.clear()
@@ -146,13 +150,13 @@ class LeftBehind:
 
     @property
     def unreadable(self) -> tuple[Position, str] | None:
-        """The first waiting entry that cannot be read, and why."""
+        """First waiting entry that cannot be read, and why."""
         found = self._reader.unreadable
         waits = found is not None and (found[0] in self._book.waiting or found[0] in self._due)
         return found if waits else None
 
     def read(self, positions: Iterable[Position]) -> None:
-        """Read some of these, unless a read is under way; `wake` follows."""
+        """Read some of these entries, unless a read is running; `wake` follows."""
         if not self._reader.is_busy:
             wanted = sorted(set(positions) - self._kept.keys())
             self._reader.read(wanted[:ENTRIES_PER_LOAD_MAX])
@@ -160,7 +164,7 @@ class LeftBehind:
     def _on_read(
         self, found: list[LoadedEntry], gone: list[Position], left: list[Position]
     ) -> None:
-        """Entries that wait were read. They are kept beyond the bound: they are about to go."""
+        """Keep waiting entries that were read, even beyond the bound: they are about to be sent."""
         for position, entry, _ in found:
             if position in self._due:
                 self._wait_due(position, entry)
@@ -203,7 +207,7 @@ class LeftBehind:
         self._wake()
 
     def _have_patience(self) -> None:
-        """Somebody took what waited."""
+        """End the impatience: some consumer took waiting entries."""
         self._is_impatient = False
         if self._patience is not None:
             self._patience.cancel()

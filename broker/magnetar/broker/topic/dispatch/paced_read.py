@@ -1,4 +1,4 @@
-"""The read that a dispatcher has under way: one at a time, tried again after errors with pauses."""
+"""The one running read of a dispatcher, with retries after pauses."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -13,10 +13,11 @@ _log = structlog.get_logger()
 
 
 class PacedRead:
-    """At most one read. After an error a pause that doubles from time to time; then `on_ready`.
+    """At most one read. After an error comes a pause, which doubles with each failure; then
+    `on_ready`.
 
-    The read itself calls `done`, `fail` or `give_up` at its end, before it hands on what it got: by
-    then another one may begin.
+    The read itself calls `done`, `fail` or `give_up` at its end, before it passes its result on:
+    another read may begin from there.
     """
 
     def __init__(
@@ -27,7 +28,8 @@ class PacedRead:
         label: str,
         on_ready: Callable[[], None],
     ) -> None:
-        """`failure_event`: in the log, for each read that failed. `label`: of the subscription."""
+        """`failure_event`: log event for each failed read. `label`: names the subscription in the
+        log."""
         self._settings = settings
         self._failure_event = failure_event
         self._label = label
@@ -36,30 +38,30 @@ class PacedRead:
         self._pause: asyncio.TimerHandle | None = None
         self._failures = 0
         self.unreadable: tuple[Position, str] | None = None
-        """The first entry that the last read could not get, and why; None: it got what it could."""
+        """First entry that the last read could not get, and why; None if nothing failed."""
 
     @property
     def is_busy(self) -> bool:
-        """A read is under way, or will be tried again after a pause."""
+        """Whether a read is running, or will be retried after a pause."""
         return self._task is not None or self._pause is not None
 
     def begin(self, read: Coroutine[object, object, None]) -> None:
-        """Start a read; not while another one is under way, or waits."""
+        """Start a read; not allowed while one runs or waits for a retry."""
         assert not self.is_busy
         self._task = asyncio.get_running_loop().create_task(read)
 
     def done(self) -> None:
-        """The read got what it could."""
+        """Note that the read succeeded."""
         self._task = None
         self._failures = 0
         self.unreadable = None
 
     def give_up(self) -> None:
-        """The read got nothing, and is not tried again: the topic is about to be closed."""
+        """Note that the read got nothing and is not retried: the topic is about to be closed."""
         self._task = None
 
     def fail(self, position: Position, error: Exception) -> None:
-        """The read could not get the entry at this position: try again after a pause."""
+        """Note that the entry at this position could not be read, and retry after a pause."""
         self._task = None
         self._failures += 1
         settings = self._settings
@@ -76,7 +78,7 @@ class PacedRead:
         self._pause = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_pause_over)
 
     def stop(self) -> None:
-        """Forget what is under way."""
+        """Cancel the running read or the pause."""
         self._failures = 0
         self.unreadable = None
         if self._task is not None:

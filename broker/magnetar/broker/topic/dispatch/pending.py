@@ -1,8 +1,9 @@
-"""A number for each entry that a consumer has: a mapping by position that costs a few bytes each.
+"""Pending entries of a consumer: a compact mapping from positions to numbers. Pure.
 
 There may be very many: a consumer that acknowledges every second message holds half of all there
-are. A dict of positions takes 190 bytes for each, half of it objects that the collector walks; here
-neighbours share an array, which makes it 20 to 40 where the entries lie close together. Pure.
+are. A dict of positions takes 190 bytes for each, half of it in objects that the garbage collector
+walks. Here neighbours share an array, which takes 20 to 40 bytes where the entries lie close
+together.
 """
 
 import weakref
@@ -18,23 +19,25 @@ _MASK = _ENTRIES - 1
 _EMPTY = bytes(8 * (_ENTRIES + 1))
 
 _Chunk: TypeAlias = "array[int]"
-"""How many there are in it; then, of each entry, 0 or its number plus 1."""
+"""Number of entries in the chunk; then, for each entry, 0 or its number plus 1."""
 
 
 class PendingIndex:
-    """Index of pending entries by neighbourhood: finds the owner of one without asking all owners.
+    """Index of pending entries by neighbourhood: finds an entry's owner without asking all owners.
 
     It changes when an owner gets its first entry of a neighbourhood, or loses its last one.
     """
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], dict[int, PendingEntries]] = {}
-        """By the ledger and the neighbourhood; then by the number of the owner."""
+        """Entries by ledger and neighbourhood, then by the number of the owner."""
         self._joined = 0
 
     def owner(self, position: Position) -> object | None:
-        """Return the owner of an entry; None: nobody. Asks at most as many owners as a
-        neighbourhood has entries."""
+        """Return the owner of an entry; None if it has none.
+
+        Asks at most as many owners as a neighbourhood has entries.
+        """
         ledger_id, entry_id = position
         for entries in self._held.get((ledger_id, entry_id >> _SHIFT), {}).values():
             if position in entries:
@@ -56,35 +59,38 @@ class PendingIndex:
 
 
 class PendingEntries(MutableMapping[Position, int]):
-    """Numbers of 0 and more by position, in log order."""
+    """Non-negative numbers by position, in log order."""
 
     __slots__ = ("_count", "_index", "_ledgers", "_number", "_owner")
 
     def __init__(self) -> None:
         self._ledgers: dict[int, dict[int, _Chunk]] = {}
         self._count = 0
-        # Neither is held: a closed connection, its consumers and what they had go at once.
+        # Weak references: a closed connection, its consumers and their entries are freed at once.
         self._index: weakref.ref[PendingIndex] | None = None
         self._owner: weakref.ref[object] | None = None
         self._number = 0
 
     def join(self, index: PendingIndex, owner: object) -> None:
-        """Have the index know from now on which of the entries its owner has."""
+        """Register the entries of an owner with the index from now on."""
         assert not self._count, "nothing is pending yet"
         self._index, self._owner = weakref.ref(index), weakref.ref(owner)
         self._number = index._join()
 
     @property
     def owner(self) -> object | None:
-        """Owner of the entries; None: there is no index, or the owner is gone."""
+        """Owner of the entries; None if there is no index, or the owner is freed."""
         return self._owner() if self._owner is not None else None
 
     def _indexed(self) -> PendingIndex | None:
         return self._index() if self._index is not None else None
 
     def part(self) -> None:
-        """Forget the owner, which is gone: the two would hold each other, and be freed by a full
-        garbage collection only."""
+        """Forget the owner, which has left.
+
+        Otherwise the two would refer to each other, and only a full garbage collection would free
+        them.
+        """
         assert not self._count, "entries are still pending"
         self._index = self._owner = None
 
@@ -133,7 +139,7 @@ class PendingEntries(MutableMapping[Position, int]):
             raise KeyError(position)
 
     def take(self, positions: Sequence[Position]) -> list[int]:
-        """Remove entries; their numbers, -1 for those that are not here."""
+        """Remove entries; return their numbers, -1 for those that are not here."""
         ledgers = self._ledgers
         taken: list[int] = []
         for ledger_id, entry_id in positions:
@@ -158,8 +164,10 @@ class PendingEntries(MutableMapping[Position, int]):
         return taken
 
     def first(self) -> Position | None:
-        """Return the first position in log order; None: there is none. Looks at each neighbourhood
-        of one ledger, and at no single entry of the others."""
+        """Return the first position in log order; None if there are no entries.
+
+        Looks at each neighbourhood of one ledger, and at no entries of other ledgers.
+        """
         if not self._ledgers:
             return None
         ledger_id = min(self._ledgers)

@@ -1,10 +1,10 @@
-"""Reads behind the tail, for all subscriptions of a topic: an entry that several of them want soon
-is read once.
+"""Range reads behind the tail, shared by all subscriptions of a topic.
 
-A range that was read goes into the topic's cache, where it stays until everybody who is connected
-has passed it, or the pool needs the room. Who wants an entry that is just being read waits for that
-read, and a read ends where something begins that is there or under way already. There is a task per
-range read, none per entry or subscription.
+An entry that several subscriptions need soon is read once. A range that was read goes into the
+topic's cache, where it stays until all connected subscriptions have passed it, or the pool needs
+the room. A subscription that needs an entry of a running read waits for that read. A read ends
+where cached or already requested entries begin. There is a task per range read, none per entry or
+subscription.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from magnetar.ledger.position import Position
 
 
 class ReadableLog(Protocol):
-    """What dispatch needs of a log; `ManagedLog` is one."""
+    """Interface of a log for dispatch; `ManagedLog` implements it."""
 
     @property
     def last_confirmed(self) -> Position: ...
 
     @property
     def terminated(self) -> Position | None:
-        """The last entry of a log that takes no more; None while it does."""
+        """Last entry of a terminated log; None if the log is not terminated."""
         ...
 
     def first_position(self) -> Position: ...
@@ -41,7 +41,7 @@ class ReadableLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One that is under way: of at most these entries. `done` has what was found."""
+    """A running read of at most these entries. `done` gets what was found."""
 
     first: Position
     last: Position
@@ -49,7 +49,7 @@ class _Read:
 
 
 class RangeReads:
-    """Reads of one topic. Not thread safe; everything happens on the event loop."""
+    """Range reads of one topic. Not thread-safe; all methods run on the event loop."""
 
     def __init__(self, log: ReadableLog, cache: TailCache, settings: BrokerSettings) -> None:
         self._log = log
@@ -58,9 +58,10 @@ class RangeReads:
         self._under_way: list[_Read] = []
 
     async def read(self, start: Position) -> Run | None:
-        """The run that holds the confirmed entry at `start`, or what comes next if that is gone.
+        """Return the run that holds the confirmed entry at `start`; if that is trimmed, the next
+        one.
 
-        None: there is nothing any more.
+        None: the log has no more entries.
 
         Raises:
             LedgerError: as `ManagedLog.read_range`.
@@ -71,8 +72,8 @@ class RangeReads:
                 return await self._read(start)
             run = await asyncio.shield(read.done)
             if run is not None and run.index_of(start) >= 0:
-                break  # whether or not the cache had room for it
-            # It ended before this entry, failed, or was given up: look again.
+                break  # even if the cache had no room for it
+            # The read ended before this entry, failed, or was cancelled: look again.
         return run
 
     def _covering(self, position: Position) -> _Read | None:
@@ -101,7 +102,7 @@ class RangeReads:
             read.done.set_result(run)
 
     def _end_of(self, start: Position) -> Position:
-        """The last entry to read from here on."""
+        """Return the last entry to read from `start` on."""
         end = start.entry_id + self.settings.read_ahead_entries
         for begin in (self.cache.next_start(start), *(each.first for each in self._under_way)):
             if begin is not None and begin.ledger_id == start.ledger_id and begin > start:

@@ -1,10 +1,10 @@
-"""Why a subscription delivers nothing just now: words for people, names for programs. Pure."""
+"""Reasons why a subscription delivers nothing now: texts for people, codes for programs. Pure."""
 
 from enum import Enum
 
 
 class Reason(Enum):
-    """One reason; the value is what people read."""
+    """One reason; the value is the text for people."""
 
     NO_CONSUMER = "no consumer is connected"
     NOTHING_LEFT = "everything is acknowledged"
@@ -25,5 +25,5 @@ class Reason(Enum):
 
     @property
     def code(self) -> str:
-        """The name in lower case, as it is in JSON."""
+        """Lower-case name, as used in JSON."""
         return self.name.lower()

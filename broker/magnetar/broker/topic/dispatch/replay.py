@@ -1,8 +1,8 @@
-"""Entries that are to be sent again, or were left behind: which positions wait, and reading them.
+"""Entries that wait for redelivery, or were left behind: their positions, and how they are read.
 
-Positions wait in a set and leave in log order. Their entries come from the tail cache if they are
-still there, else from reads of ranges. Pure bookkeeping is in `RedeliverySet`; `ReplayReader` does
-the reads, a bounded number of entries and bytes at a time, and `ReplayLoader` puts both together.
+Positions wait in a set and leave it in log order. Their entries come from the tail cache if it
+still has them, else from range reads. `RedeliverySet` is pure bookkeeping. `ReplayReader` reads a
+bounded number of entries and bytes at a time, and `ReplayLoader` combines both.
 """
 
 import heapq
@@ -21,7 +21,7 @@ ENTRIES_PER_LOAD_MAX = 200
 
 
 class LoadedEntry(NamedTuple):
-    """An entry that waited, with the number of its messages."""
+    """A waiting entry that was loaded, with the number of its messages."""
 
     position: Position
     entry: bytes
@@ -29,7 +29,7 @@ class LoadedEntry(NamedTuple):
 
 
 class RedeliverySet:
-    """Positions that wait for redelivery, handed out in log order."""
+    """Positions that wait for redelivery, returned in log order."""
 
     def __init__(self) -> None:
         self._members: set[Position] = set()
@@ -47,18 +47,18 @@ class RedeliverySet:
             heapq.heappush(self._heap, position)
 
     def discard(self, position: Position) -> None:
-        """Forget the position; its place in the heap is skipped later."""
+        """Remove the position; its place in the heap is skipped later."""
         self._members.discard(position)
         if not self._members:
             self._heap.clear()
 
     def discard_through(self, position: Position) -> None:
-        """Forget everything at or before the position."""
+        """Remove everything at or before the position."""
         for each in [each for each in self._members if each <= position]:
             self.discard(each)
 
     def take(self, count_max: int) -> list[Position]:
-        """The lowest positions not taken yet. They stay members until they are discarded."""
+        """Return the lowest positions not taken yet. They stay members until they are discarded."""
         taken: list[Position] = []
         while self._heap and len(taken) < count_max:
             position = heapq.heappop(self._heap)
@@ -67,7 +67,7 @@ class RedeliverySet:
         return taken
 
     def give_back(self, positions: Iterable[Position]) -> None:
-        """Taken positions that could not be used now."""
+        """Return taken positions that could not be used now."""
         for position in positions:
             if position in self._members:
                 heapq.heappush(self._heap, position)
@@ -78,7 +78,7 @@ class RedeliverySet:
 
 
 def contiguous(positions: Sequence[Position]) -> list[tuple[Position, int]]:
-    """Ascending positions as (first, count) of runs within one ledger."""
+    """Return ascending positions as (first, count) of runs within one ledger."""
     runs: list[tuple[Position, int]] = []
     for position in positions:
         if runs:
@@ -91,11 +91,11 @@ def contiguous(positions: Sequence[Position]) -> list[tuple[Position, int]]:
 
 
 class ReplayReader:
-    """Reads entries by their positions, one bounded read at a time, and tries again after errors.
+    """Reads entries by their positions, one bounded read at a time, and retries after errors.
 
-    `on_read(found, gone, left)` follows every read: what was read, in order; what does not exist
-    any more; and what the caller may ask for another time, because the bound in bytes was reached,
-    or the read failed. `on_ready` comes after it, when another read can be begun.
+    `on_read(found, gone, left)` follows every read: the entries in order; positions that no longer
+    exist; and positions to request again, because the read reached its bound in bytes, or failed.
+    `on_ready` is called after it, when another read can begin.
     """
 
     def __init__(
@@ -117,20 +117,20 @@ class ReplayReader:
 
     @property
     def is_busy(self) -> bool:
-        """A read is under way, or will be tried again after a pause."""
+        """Whether a read is running, or will be retried after a pause."""
         return self._reading.is_busy
 
     @property
     def unreadable(self) -> tuple[Position, str] | None:
-        """The first entry that the last read could not get, and why; None: it got what it could."""
+        """First entry that the last read could not get, and why; None if nothing failed."""
         return self._reading.unreadable
 
     def read(self, positions: list[Position]) -> None:
-        """Begin to read ascending positions; not while it is busy."""
+        """Begin to read ascending positions; not allowed while busy."""
         self._reading.begin(self._read(positions))
 
     def stop(self) -> None:
-        """Forget what is under way."""
+        """Cancel the running read."""
         self._reading.stop()
 
     async def _read(self, positions: list[Position]) -> None:
@@ -146,7 +146,7 @@ class ReplayReader:
                     first, entries_max=count, bytes_max=room
                 )
                 wanted = positions[done : done + count]
-                if start != first:  # the ledger was trimmed away, and all of the run with it
+                if start != first:  # the ledger was trimmed, and the whole run with it
                     gone += wanted
                     done += count
                     continue
@@ -155,7 +155,7 @@ class ReplayReader:
                     room -= len(entry)
                 done += len(entries)
                 if len(entries) < count:
-                    break  # the reply was cut short: the rest is read another time
+                    break  # the reply was cut short: the rest is read later
         except (LogFencedError, LogClosedError):
             self._reading.give_up()
             return
@@ -169,7 +169,7 @@ class ReplayReader:
 
 
 class ReplayLoader:
-    """The entries of waiting positions in log order. `on_ready` follows every load with a read."""
+    """Loads the entries of waiting positions in log order. `on_ready` follows every read."""
 
     def __init__(
         self,
@@ -183,10 +183,11 @@ class ReplayLoader:
         self.waiting = RedeliverySet()
         self._cache = cache
         self._loaded: list[LoadedEntry] = []
-        """A list: every subscription has it, and an empty deque takes 760 bytes."""
+        """Loaded entries, ascending. A list: every subscription has one, and an empty deque takes
+        760 bytes."""
         self._being_read: Position | None = None
-        """The lowest position that is being read. Those behind it wait, though the cache has them:
-        the chunks of a message must keep their order."""
+        """Lowest position that is being read; None if no read runs. Later entries wait even if the
+        cache has them: the chunks of a message must keep their order."""
         self._reader = ReplayReader(
             log, settings, label=label, on_read=self._on_read, on_ready=on_ready
         )
@@ -197,12 +198,12 @@ class ReplayLoader:
 
     @property
     def unreadable(self) -> tuple[Position, str] | None:
-        """The first waiting entry that cannot be read, and why."""
+        """First waiting entry that cannot be read, and why."""
         found = self._reader.unreadable
         return found if found is not None and found[0] in self.waiting else None
 
     def next_entry(self) -> LoadedEntry | None:
-        """The next waiting entry; None: none, or a read is under way.
+        """Return the next waiting entry; None if there is none, or a read is running.
 
         The position stays in `waiting` until the caller discards it there.
         """
@@ -216,14 +217,14 @@ class ReplayLoader:
                 return None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear all positions and entries, and cancel the read."""
         self.waiting.clear()
         self._loaded.clear()
         self._being_read = None
         self._reader.stop()
 
     def _load(self) -> bool:
-        """Load the lowest positions; False if that takes a read, or nothing waits."""
+        """Load the lowest positions; return False if that needs a read, or nothing waits."""
         positions = self.waiting.take(ENTRIES_PER_LOAD_MAX)
         missing: list[Position] = []
         for position in positions:

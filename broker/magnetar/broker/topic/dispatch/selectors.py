@@ -1,16 +1,16 @@
-"""Select the consumer of a hash in a Key_Shared subscription: by a ring, by split ranges, or by
+"""Selects the consumer of a hash in a Key_Shared subscription: by a ring, by split ranges, or by
 ranges that consumers name.
 
 AUTO_SPLIT puts a hundred points of every consumer on a ring; a hash belongs to the first point at
-or after it. A consumer that comes or goes moves only the hashes between its points and the ones
-before them. By setting, it gives a newcomer half of the widest range instead: shares are even with
-a number of consumers that is a power of two, and moves are those of one neighbour. STICKY gives a
-hash to the consumer that named a range with it, or to nobody.
+or after it. A consumer that joins or leaves moves only the hashes between its points and the ones
+before them. A setting gives a newcomer half of the widest range instead: shares are even if the
+number of consumers is a power of two, and only one neighbour's hashes move. STICKY gives a hash to
+the consumer that named a range with it, or to none.
 
 STICKY by entry buckets is for the segments of scalable topics. All consumers name the same ranges,
-which are the buckets of the segment; the consumers divide them in the order of their names. What is
-selected by is the bucket of a whole entry, so its messages stay together, and a bucket that goes to
-another consumer drains as a key does.
+which are the buckets of the segment; the consumers divide them in the order of their names.
+Selection is by the bucket of a whole entry, so its messages stay together, and a bucket that moves
+to another consumer drains like a key.
 
 Source: protocol sheet section 11; sheet of Pulsar 5, section 3.5. Pure.
 """
@@ -40,19 +40,20 @@ POINTS_PER_CONSUMER = 100
 
 
 class Selector(ABC):
-    """Hashes to consumers. Changes only when one comes or goes."""
+    """Maps hashes to consumers. Changes only when a consumer joins or leaves."""
 
     hash_of: Callable[[int], int]
-    """From Murmur3 of a key to what is selected by."""
+    """From the Murmur3 hash of a key to the hash used for selection."""
     of_entries = False
-    """Whether it is the hash of a whole entry instead of its key's (`sticky_key.entry_hash_of`)."""
+    """Whether entries are selected by the hash of the whole entry instead of its key's
+    (`sticky_key.entry_hash_of`)."""
 
     def hashes_of(self, key_hashes: Sequence[int]) -> list[int]:
-        """`hash_of` each."""
+        """Return `hash_of` each hash."""
         return list(map(self.hash_of, key_hashes))
 
     def hashes_in(self, run: Run, start: int, stop: int) -> list[int]:
-        """Return the hash of each of some entries of a run."""
+        """Return the hash of each entry of a run from `start` to before `stop`."""
         hashes = run.entry_hashes if self.of_entries else run.key_hashes
         return self.hashes_of(hashes[start:stop])
 
@@ -61,7 +62,7 @@ class Selector(ABC):
         return self.hash_of(entry_hash_of(entry) if self.of_entries else key_hash_of(entry))
 
     def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
-        """A consumer beside which nobody can be who names these ranges; None: there is none."""
+        """Return a consumer that excludes a newcomer with these ranges; None if there is none."""
         return None
 
     @abstractmethod
@@ -72,11 +73,11 @@ class Selector(ABC):
 
     @abstractmethod
     def select(self, key_hash: int) -> Consumer | None:
-        """Return the consumer that gets the hash; None: none does."""
+        """Return the consumer that gets the hash; None if no consumer does."""
 
     @abstractmethod
     def ranges_of(self, consumer: Consumer) -> list[HashRange]:
-        """The hashes of a consumer as ascending ranges, both ends included."""
+        """Return the hashes of a consumer as ascending ranges, both ends included."""
 
 
 @lru_cache(maxsize=4096)
@@ -91,33 +92,35 @@ class _RingClaim(NamedTuple):
     name: str
     number: int
     consumer: Consumer
-    """Never compared: no two have the same name and number."""
+    """Consumer, which is never compared: name and number are unique together."""
 
 
 class HashRing(Selector):
-    """AUTO_SPLIT.
+    """Selector of AUTO_SPLIT.
 
-    Coming and going costs a hundred points; they are put in order when somebody looks.
+    Joining and leaving touch a hundred points each; the points are sorted at the next lookup.
     """
 
     hash_of = staticmethod(auto_split_hash)
 
     def hashes_of(self, key_hashes: Sequence[int]) -> list[int]:
-        return [each % AUTO_SPLIT_HASHES + 1 for each in key_hashes]  # in one go: it is hot
+        return [each % AUTO_SPLIT_HASHES + 1 for each in key_hashes]  # inlined: it is hot
 
     def __init__(self) -> None:
         self._numbers: dict[Consumer, int] = {}
-        """Tells consumers of the same name apart."""
+        """Numbers that distinguish consumers of the same name."""
         self._free: dict[str, list[int]] = {}
-        """Numbers below the next one of a name that nobody has any more, as a heap."""
+        """Free numbers below the next one of each name, as a heap."""
         self._next: dict[str, int] = {}
         self._sorted: list[int] = []
-        """Points as of the last look; at most `AUTO_SPLIT_HASHES`, however many consumers."""
+        """Points as of the last lookup; at most `AUTO_SPLIT_HASHES`, however many consumers there
+        are."""
         self._added: list[int] = []
         self._has_lost = False
-        """What has changed since."""
+        """Whether points have been removed since the last lookup."""
         self._claims: dict[int, list[_RingClaim]] = {}
-        """Claims of each point, ascending: the first one counts, in whatever order consumers came.
+        """Claims of each point, ascending. The first one counts, so the order of joining does not
+        matter.
         """
 
     def add(self, consumer: Consumer) -> None:
@@ -179,30 +182,30 @@ class HashRing(Selector):
         return found
 
     def _points(self) -> list[int]:
-        """All points, ascending: put in order once for all who came and went since then."""
+        """Return all points, ascending, sorted once for all changes since the last lookup."""
         if self._has_lost:
             self._sorted = [point for point in self._sorted if point in self._claims]
             self._has_lost = False
         if self._added:
             known = set(self._sorted)
             self._sorted += {each for each in self._added if each in self._claims} - known
-            self._sorted.sort()  # nearly: a long run, and what came behind it
+            self._sorted.sort()  # almost sorted: a long run, and a few new points
             self._added.clear()
         return self._sorted
 
 
 class SplitRanges(Selector):
-    """AUTO_SPLIT by ranges, as Pulsar has it with subscriptionKeySharedUseConsistentHashing=false.
+    """AUTO_SPLIT by ranges, as in Pulsar with subscriptionKeySharedUseConsistentHashing=false.
 
-    All hashes are covered: a range reaches from behind the end of the one before it to its own.
-    Unlike on a ring, who has what depends on the order in which the consumers came.
+    The ranges cover all hashes: each reaches from the end of the previous one to its own end.
+    Unlike on a ring, the assignment depends on the order in which the consumers joined.
     """
 
     hash_of = staticmethod(sticky_range_hash)
 
     def __init__(self) -> None:
         self._ends: list[int] = []
-        """Ascending, each included; the last one is `STICKY_HASHES`."""
+        """Ends of the ranges, ascending and included; the last one is `STICKY_HASHES`."""
         self._owners: list[Consumer] = []
 
     def add(self, consumer: Consumer) -> None:
@@ -221,7 +224,7 @@ class SplitRanges(Selector):
             return
         at = self._owners.index(consumer)
         del self._owners[at]
-        # What is behind takes it over; behind the last range there is none but the one before it.
+        # The next range takes over; in place of the last range, the previous one does.
         del self._ends[at if at < len(self._owners) else at - 1 if at else 0]
 
     def select(self, key_hash: int) -> Consumer | None:
@@ -237,7 +240,7 @@ class SplitRanges(Selector):
 
 
 def _append_range(ranges: list[HashRange], following: HashRange) -> None:
-    """Append, as one range with the last one if it follows on it."""
+    """Append a range, merging it with the last one if they are adjacent."""
     if ranges and ranges[-1].end + 1 == following.start:
         following = HashRange(ranges.pop().start, following.end)
     ranges.append(following)
@@ -250,7 +253,7 @@ class _Claim(NamedTuple):
 
 
 class HashRanges(Selector):
-    """STICKY."""
+    """Selector of STICKY."""
 
     hash_of = staticmethod(sticky_range_hash)
 
@@ -259,7 +262,7 @@ class HashRanges(Selector):
         self._starts: list[int] = []
 
     def add(self, consumer: Consumer) -> None:
-        """Let a consumer in whose ranges were checked, and conflict with nobody's."""
+        """Add a consumer whose ranges are checked and free of conflicts."""
         assert self.conflict_of(consumer.hash_ranges) is None
         self._set(
             [*self._claims, *(_Claim(*each, consumer) for each in consumer.hash_ranges)],
@@ -279,7 +282,7 @@ class HashRanges(Selector):
         return sorted(consumer.hash_ranges)
 
     def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
-        """A consumer that has some of these hashes already."""
+        """Return a consumer that has some of these hashes already."""
         for claim in self._claims:
             for each in ranges:
                 if each.start <= claim.end and claim.start <= each.end:
@@ -292,8 +295,11 @@ class HashRanges(Selector):
 
 
 class EntryBuckets(Selector):
-    """STICKY by entry buckets. A bucket stands for its hashes: it is known by its first hash and 1,
-    and 0 stands for the hashes in none, which nobody gets."""
+    """Selector of STICKY by entry buckets.
+
+    A bucket represents its hashes: its number is its first hash plus 1. The number 0 is for hashes
+    outside all buckets, which no consumer gets.
+    """
 
     of_entries = True
 
@@ -303,10 +309,10 @@ class EntryBuckets(Selector):
         self._starts: list[int] = []
         self._consumers: list[Consumer] = []
         self._owners: list[Consumer] = []
-        """Of each bucket."""
+        """Owner of each bucket."""
 
     def add(self, consumer: Consumer) -> None:
-        """Let a consumer in whose ranges were checked, and are those of the others."""
+        """Add a consumer whose ranges are checked and equal those of the others."""
         assert self.conflict_of(consumer.hash_ranges) is None
         if not self._consumers:
             self._buckets = sorted(consumer.hash_ranges)
@@ -319,7 +325,7 @@ class EntryBuckets(Selector):
         self._divide()
 
     def _divide(self) -> None:
-        """Number j of k consumers has the buckets from j·n/k on, below (j+1)·n/k."""
+        """Give consumer number j of k the buckets from j·n/k on, below (j+1)·n/k."""
         count, consumers = len(self._buckets), self._consumers
         if not consumers:
             self._owners = []
@@ -351,14 +357,15 @@ class EntryBuckets(Selector):
         return ranges
 
     def conflict_of(self, ranges: Sequence[HashRange]) -> Consumer | None:
-        """A consumer that names other buckets."""
+        """Return a consumer that names other buckets."""
         if not self._consumers or sorted(ranges) == self._buckets:
             return None
         return self._consumers[0]
 
 
 def selector_of(mode: KeySharedMode, *, splits_ranges: bool) -> Selector:
-    """The selector of a new dispatcher. `splits_ranges`: instead of a ring; see `SplitRanges`."""
+    """Return the selector of a new dispatcher. `splits_ranges`: instead of a ring; see
+    `SplitRanges`."""
     if mode.by_buckets:
         return EntryBuckets()
     if mode.is_sticky:
@@ -367,7 +374,7 @@ def selector_of(mode: KeySharedMode, *, splits_ranges: bool) -> Selector:
 
 
 def check_ranges(ranges: Sequence[HashRange], *, of: str) -> None:
-    """Refuse ranges that make no sense. `of`: the consumer and subscription, for the text.
+    """Refuse invalid ranges. `of`: the consumer and subscription, for the error text.
 
     Raises:
         ConsumerAssignError: there are none, one is empty or not within 0 to 65535, or two overlap.

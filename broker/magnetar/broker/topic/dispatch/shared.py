@@ -1,11 +1,11 @@
-"""Shared: entries go round robin to whichever consumer has credit; order is not kept.
+"""Shared dispatch: entries go round robin to any consumer with permits; order is not kept.
 
-Redelivery goes before new entries. Consumers with a lower priority number are served first; others
-get messages only when none of those can take any. When the last consumer leaves, everything starts
-again at the first unacknowledged entry, and the counts are forgotten.
+Redeliveries go before new entries. Consumers with a lower priority number are served first; others
+get messages only when none of those can take any. When the last consumer leaves, dispatch starts
+again at the first unacknowledged entry, and the redelivery counts are forgotten.
 
 The chunks of a message go to the consumer that got the first one, out of turn if need be. While it
-can take nothing, they are parked, and everything else goes on.
+cannot take any, its chunks are parked, and everything else continues.
 
 Source: protocol sheet sections 8 to 11.
 """
@@ -30,15 +30,16 @@ from magnetar.ledger.position import Position
 
 
 class _Picked(NamedTuple):
-    """What one consumer is sent of a run: open messages, bytes and ack_set words of each entry."""
+    """Entries of a run for one consumer: unacknowledged messages, bytes and ack_set words of
+    each."""
 
     stop: int
-    """The index behind the last entry that was looked at."""
+    """Index after the last entry that was examined."""
     ids: Sequence[int]
     messages: Sequence[int]
     entries: Sequence[bytes]
     words: Sequence[tuple[int, ...]] | None
-    """None: none of them is acknowledged in part."""
+    """Words of each entry; None if no entry is partly acknowledged."""
 
 
 def _all_of(run: Run, consumer: Consumer) -> _Picked:
@@ -50,7 +51,7 @@ def _all_of(run: Run, consumer: Consumer) -> _Picked:
 
 
 class SharedDispatcher(AccountedDispatcher):
-    """Spreads entries over consumers and keeps book of who has what."""
+    """Spreads entries over consumers and accounts for the entries of each."""
 
     sub_type = SHARED
 
@@ -83,7 +84,7 @@ class SharedDispatcher(AccountedDispatcher):
         if not gone:
             return
         for priority in {consumer.priority for consumer in gone}:
-            # In its order, from which it goes on: the first is the next one to be served.
+            # The order is kept: the first consumer is the next to be served.
             level = deque(each for each in self._levels[priority] if each not in gone)
             if level:
                 self._levels[priority] = level
@@ -123,7 +124,7 @@ class SharedDispatcher(AccountedDispatcher):
             credit = min(accounts.allowance(ready), turn_max, turn.messages)
             before = turn.messages
             if self._replay.waiting and not self._send_again(ready, credit, turn, outgoing):
-                break  # what is to be sent again is being read, and goes first
+                break  # redeliveries are being read, and go first
             if turn.messages == before:
                 may_go_on = self._send_new(ready, credit, turn, outgoing, markers)
                 if turn.messages == before:
@@ -143,7 +144,8 @@ class SharedDispatcher(AccountedDispatcher):
         return None
 
     def _send_again(self, consumer: Consumer, credit: int, turn: Turn, outgoing: Outgoing) -> bool:
-        """Send up to the credit of what waits; False if nothing was, and a read is awaited."""
+        """Send waiting entries up to the credit; return False if nothing was sent and a read is
+        awaited."""
         waiting = self._replay.waiting
         cursor = self.context.cursor
         last = turn.messages - credit
@@ -177,7 +179,7 @@ class SharedDispatcher(AccountedDispatcher):
         outgoing: Outgoing,
         markers: list[Position],
     ) -> bool:
-        """Send up to the credit of entries that nobody had yet; False: there is no more now."""
+        """Send new entries up to the credit; return False if there are no more now."""
         cursor = self.context.cursor
         while credit > 0 and turn.room > 0:
             found = self.source.next_run()
@@ -194,7 +196,7 @@ class SharedDispatcher(AccountedDispatcher):
                 and sum(run.messages) <= credit
                 and run.size_bytes <= turn.room
             ):
-                # As nearly always at the tail: there is nothing to choose.
+                # Nearly always so at the tail: there is nothing to choose.
                 picked = _all_of(run, consumer)
             else:
                 picked = self._pick(
@@ -237,7 +239,7 @@ class SharedDispatcher(AccountedDispatcher):
         *,
         has_holes: bool,
     ) -> _Picked:
-        """The entries from an index on that the consumer is sent, up to the credit."""
+        """Return the entries from an index on to send to the consumer, up to the credit."""
         cursor, delays = self.context.cursor, self.context.delays
         entries, counts = run.entries, run.messages
         entry_of = run.getter(with_prefixes=consumer.peer.takes_entry_metadata)
@@ -254,7 +256,7 @@ class SharedDispatcher(AccountedDispatcher):
             if credit <= 0 or room <= 0:
                 break
             messages = counts[stop]
-            if messages == MARKER:  # passed once more, if it is acknowledged
+            if messages == MARKER:  # passed once more, even if acknowledged
                 markers.append(Position(run.ledger_id, run.first_entry_id + stop))
                 continue
             if not is_plain:
@@ -283,8 +285,11 @@ class SharedDispatcher(AccountedDispatcher):
         turn: Turn,
         outgoing: Outgoing,
     ) -> bool:
-        """Whether an entry is not for the consumer now: delayed, or a chunk of what another one
-        has. It is taken care of then."""
+        """Whether an entry is not for this consumer now: delayed, or a chunk that belongs to
+        another.
+
+        If so, it is withheld, sent or parked here.
+        """
         position = Position(run.ledger_id, run.first_entry_id + index)
         messages = run.messages[index]
         delays = self.context.delays
@@ -300,7 +305,8 @@ class SharedDispatcher(AccountedDispatcher):
         return to is not consumer
 
     def _chosen(self, chunk: ChunkOf, consumer: Consumer, position: Position) -> Consumer | None:
-        """Return the consumer of a chunk; None: it cannot take it now, and the chunk is parked."""
+        """Return the consumer for a chunk; None if it cannot take it now, and the chunk is
+        parked."""
         to = self._affinity.consumer_of(chunk) or consumer
         if to is not consumer and not self.accounts.allowance(to):
             self._parked.setdefault(to, []).append(position)
@@ -354,11 +360,11 @@ class SharedDispatcher(AccountedDispatcher):
         for position in self._parked.pop(consumer, ()):
             self._replay.waiting.add(position)
 
-    # Questions
+    # Queries
 
     @property
     def waiting_entries(self) -> int:
-        """Entries that wait to be sent again, or for their consumer."""
+        """Entries that wait for redelivery, or for their consumer."""
         return len(self._replay.waiting) + sum(map(len, self._parked.values()))
 
     @property

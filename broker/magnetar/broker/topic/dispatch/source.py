@@ -1,11 +1,11 @@
 """The entries of a topic in order, for one subscription: from the tail cache, or read ahead.
 
-A source stands after a position and hands out runs. What the tail cache holds costs nothing; behind
-the tail it reads ranges of up to `read_ahead_bytes` and keeps one more under way while the last one
-is being written, so that a consumer that catches up waits for neither disk nor broker.
-What is read is shared by all subscriptions (`range_reads.py`).
+A source has a position and returns the runs after it. Entries in the tail cache cost nothing.
+Behind the tail it reads ranges of up to `read_ahead_bytes`, and reads one more while the last one
+is being written, so that a consumer that catches up waits for neither disk nor broker. All
+subscriptions share what is read (`range_reads.py`).
 
-Acknowledged entries are skipped here in ranges; single ones inside a run are left to the encoder.
+Acknowledged entries are skipped here in ranges; the encoder skips single ones inside a run.
 """
 
 from collections.abc import Callable
@@ -24,19 +24,20 @@ _STRETCHES_MAX = 64
 
 
 class Skipped(Protocol):
-    """A feature that delivers certain entries in another way, so that dispatch passes over them."""
+    """A feature that delivers certain entries in another way, so that dispatch skips them."""
 
     def passed_over(self, position: Position, /) -> Position | None:
-        """The last of the consecutive entries from here on that are; None: this one is not."""
+        """Return the last of the consecutive entries to skip from here on; None: do not skip this
+        one."""
         ...
 
     def rewound(self) -> None:
-        """Everything begins again at the first unacknowledged entry."""
+        """Handle a rewind: dispatch starts again at the first unacknowledged entry."""
         ...
 
 
 class EntrySource:
-    """Runs after a position. `on_ready` is called when a read that was waited for is done."""
+    """Runs after a position. `on_ready` is called when an awaited read is done."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class EntrySource:
         skipped: Skipped | None = None,
         visibility: Visibility | None = None,
     ) -> None:
-        """`visibility`: of the topic; None: all of the log is visible."""
+        """`visibility`: that of the topic; None: all of the log is visible."""
         self._log = log
         self._visibility = Visibility(log) if visibility is None else visibility
         self._visible = VisibleRuns(self._visibility)
@@ -63,7 +64,7 @@ class EntrySource:
         self._on_ready = on_ready
         self._after = acks.mark_delete
         self._ahead: list[Run] = []
-        """A few. A list: every subscription has it, and an empty deque takes 760 bytes."""
+        """A few runs. A list: every subscription has one, and an empty deque takes 760 bytes."""
         self._reading = PacedRead(
             reads.settings, failure_event="read_failed", label=label, on_ready=on_ready
         )
@@ -71,22 +72,22 @@ class EntrySource:
 
     @property
     def after(self) -> Position:
-        """The last entry handed out or skipped."""
+        """Last entry returned or skipped."""
         return self._after
 
     @property
     def is_reading(self) -> bool:
-        """A read is under way, or will be tried again after a pause."""
+        """Whether a read is running, or will be retried after a pause."""
         return self._reading.is_busy
 
     @property
     def unreadable(self) -> tuple[Position, str] | None:
-        """Where the last read began, and why it failed; None: it did not."""
+        """Where the last read began, and why it failed; None if it did not fail."""
         return self._reading.unreadable
 
     @property
     def is_at_end(self) -> bool:
-        """Everything in the log was handed out or skipped."""
+        """Whether everything visible in the log was returned or skipped."""
         return self._next_position(self._after) > self._visibility.last
 
     def rewind(self) -> None:
@@ -97,18 +98,19 @@ class EntrySource:
             self._skipped.rewound()
 
     def advance(self, run: Run, stop: int) -> None:
-        """Everything before index `stop` of the run has been handed out or skipped."""
+        """Note that everything before index `stop` of the run has been sent or skipped."""
         self._after = Position(run.ledger_id, run.first_entry_id + stop - 1)
 
     def next_run(self) -> tuple[Run, int] | None:
-        """The run that holds the next entry, and its index; None if there is nothing right now.
+        """Return the run that holds the next entry, and its index; None if there is nothing right
+        now.
 
         None means either the end of the log (the topic wakes its dispatchers when entries are
-        appended) or a read under way (`on_ready` follows).
+        appended) or a running read (`on_ready` follows).
         """
         log_end = self._log.last_confirmed
         if self._after >= log_end:
-            self._drop_ahead()  # the usual end of a turn, found without a look at what is acked
+            self._drop_ahead()  # the usual end of a turn, found without reading the cursor
             return None
         position = self._next_open(self._after, log_end)
         if self._skipped is not None:
@@ -135,7 +137,7 @@ class EntrySource:
         return None
 
     def use_cursor(self, acks: SubscriptionCursor) -> None:
-        """Go by another view of the same cursor from now on."""
+        """Use another view of the same cursor from now on."""
         self._acks = acks
 
     def close(self) -> None:
@@ -148,10 +150,10 @@ class EntrySource:
         return self._next_open(after)
 
     def _pass_over(self, after: Position) -> Position:
-        """The last of the entries behind `after` that are skipped, if the next ones are.
+        """Return the last skipped entry after `after`, or `after` if the next entry is not skipped.
 
-        After so many stretches it is enough: what is read, though it may be skipped, is found out
-        by whoever gets it.
+        The search ends after a number of stretches. Entries that are read although they are to be
+        skipped are detected later, by the dispatcher.
         """
         assert self._skipped is not None
         for _ in range(_STRETCHES_MAX):
@@ -162,7 +164,8 @@ class EntrySource:
         return after
 
     def _next_open(self, after: Position, log_end: Position | None = None) -> Position:
-        """The first entry after it that is not acknowledged. `log_end`: if that is known."""
+        """Return the first unacknowledged entry after `after`. `log_end`: the end of the log, if
+        known."""
         acks = self._acks
         if acks.has_holes:
             return acks.next_unacked(after)

@@ -1,10 +1,10 @@
-"""Bounds on the rate of dispatch: of a whole topic, and of each of its subscriptions.
+"""Dispatch rate limits, of a whole topic and of each of its subscriptions.
 
-Messages and bytes per period; what is sent again counts like what is new. A dispatcher asks for
-room before it sends, and is woken when tokens are there again. Pure but for the clock.
+They count messages and bytes per period; redeliveries count like new messages. A dispatcher asks
+for room before it sends, and is woken when there are tokens again. Pure but for the clock.
 
-A bound may be relative: so much more than the topic is published to. How fast that is is looked at
-when a dispatcher asks, at most once per second, from the counters of the topic.
+A limit may be relative: the given rate plus the publish rate of the topic. The publish rate is
+computed from the topic's counters when a dispatcher asks, at most once per second.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from magnetar.broker.policies.model import DispatchRate, Policies
 UNBOUNDED = 1 << 62
 
 _LOOK_S = 1.0
-"""Between two looks at how fast the topic is published to."""
+"""Shortest time, in seconds, between two computations of the publish rate."""
 
 Published = Callable[[], tuple[int, int]]
-"""Messages and bytes that were published so far."""
+"""Returns the messages and bytes published so far."""
 
 
 class RateLimiter:
-    """One bound, of a topic or of a subscription."""
+    """One rate limit, of a topic or of a subscription."""
 
     __slots__ = (
         "__weakref__",
@@ -49,13 +49,13 @@ class RateLimiter:
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
         self.is_active = False
-        """There is a bound at all. Each turn of a dispatcher asks."""
+        """Whether there is a limit at all; read in each turn of a dispatcher."""
         self.message_stops = 0
-        """How often a dispatcher had to stop for want of messages, and of bytes."""
+        """How often a dispatcher had to stop for lack of message tokens, and of byte tokens."""
         self.byte_stops = 0
 
     def set_rate(self, rate: DispatchRate) -> None:
-        """Another bound from now on. The same one changes nothing: no tokens are given away."""
+        """Set another rate. An unchanged rate does nothing, so it gives no tokens away."""
         if rate == self.rate:
             return
         self.rate = rate
@@ -67,7 +67,7 @@ class RateLimiter:
         self.is_active = self._messages is not None or self._bytes is not None
 
     def room(self) -> tuple[int, int]:
-        """Messages and bytes that may be sent now; the last entry may be more than that."""
+        """Return the messages and bytes that may be sent now; the last entry may exceed that."""
         if self.rate.relative:
             self._follow_publishing()
         return (
@@ -76,7 +76,7 @@ class RateLimiter:
         )
 
     def _follow_publishing(self) -> None:
-        """Add what the topic is published to, on average since the last look."""
+        """Add the average publish rate since the last computation to the limits."""
         elapsed_s = self._now_s() - self._looked_s
         if elapsed_s < _LOOK_S:
             return
@@ -98,7 +98,7 @@ class RateLimiter:
             self._bytes.spend(size_bytes)
 
     def wait_s(self) -> float:
-        """Seconds until something may be sent; counts the stop."""
+        """Return the seconds until something may be sent; counts the stop."""
         wait_s = 0.0
         if self._messages is not None and (of_messages := self._messages.wait_s()) > 0:
             self.message_stops += 1
@@ -110,12 +110,12 @@ class RateLimiter:
 
 
 class DispatchRates:
-    """The bounds of one topic and of its subscriptions, kept up with the policies."""
+    """The rate limits of one topic and of its subscriptions, updated with the policies."""
 
     follows: Final = frozenset(
         {"dispatch_rate", "subscription_dispatch_rate", "subscription_dispatch_rates"}
     )
-    """Policies that they are made of."""
+    """Policies that the limits depend on."""
 
     def __init__(
         self,
@@ -123,8 +123,8 @@ class DispatchRates:
         now_s: Callable[[], float],
         published: Published = lambda: (0, 0),
     ) -> None:
-        """`now_s`: of the clock that timers run on, so that a wake finds what it waits for.
-        `published`: of the topic."""
+        """`now_s`: the clock of the event loop's timers, so that a wake finds the tokens it waited
+        for. `published`: counters of the topic."""
         self._policies = policies
         self._now_s = now_s
         self._published = published
@@ -133,7 +133,7 @@ class DispatchRates:
         self.update()
 
     def limiters_of(self, subscription: str) -> tuple[RateLimiter, RateLimiter]:
-        """What counts for a subscription: the topic's bound, and its own."""
+        """Return the limits that apply to a subscription: the topic's, and its own."""
         limiter = self._subscriptions.get(subscription)
         if limiter is None:
             limiter = self._subscriptions[subscription] = RateLimiter(self._now_s, self._published)
@@ -141,7 +141,7 @@ class DispatchRates:
         return self.topic, limiter
 
     def update(self) -> None:
-        """Other policies may count now."""
+        """Apply changed policies."""
         policies = self._policies()
         self.topic.set_rate(policies.dispatch_rate)
         for subscription, limiter in self._subscriptions.items():

@@ -1,7 +1,7 @@
-"""What of a topic may be read: the end of what is visible, and runs as readers see them.
+"""The visible part of a topic: where it ends, and runs as readers see them.
 
-A feature may hide entries: those behind the first open transaction, and those of aborted ones. On a
-topic that hides nothing both are the log's own, and cost one comparison per run.
+A feature may hide entries: those from the first open transaction on, and those of aborted ones. On
+a topic that hides nothing, both are the log's own, and cost one comparison per run.
 """
 
 from typing import Protocol
@@ -12,28 +12,29 @@ from magnetar.ledger.position import Position
 
 
 class EndingLog(Protocol):
-    """What is needed of a log."""
+    """Interface of a log with an end."""
 
     @property
     def last_confirmed(self) -> Position: ...
 
 
 class HiddenPositions(Protocol):
-    """Positions that are there for nobody."""
+    """Positions that no reader may see."""
 
     def __contains__(self, position: Position, /) -> bool: ...
 
     def has_any(self, ledger_id: int, first: int, last: int, /) -> bool:
-        """Whether one of these entries is among them, both ends included."""
+        """Whether one of these entries is hidden, both ends included."""
         ...
 
     def bits(self, ledger_id: int, /) -> bytes:
-        """The entries of a ledger: bit `i % 8` of byte `i // 8` is entry `i`; empty if none is."""
+        """Return the hidden entries of a ledger: bit `i % 8` of byte `i // 8` is entry `i`; empty
+        if none."""
         ...
 
 
 class Hidden(Protocol):
-    """Entries of a topic that are hidden; the state of its transactions is one such."""
+    """Hidden entries of a topic; the state of its transactions is one implementation."""
 
     @property
     def is_plain(self) -> bool:
@@ -42,21 +43,21 @@ class Hidden(Protocol):
 
     @property
     def version(self) -> int:
-        """Changes whenever the answers may have changed."""
+        """Version number that changes whenever the answers may have changed."""
         ...
 
     @property
     def aborted(self) -> HiddenPositions:
-        """Entries that nobody may ever read."""
+        """Entries that no reader may ever see."""
         ...
 
     def limit(self, last: Position, /) -> Position:
-        """The last position that may be read, if `last` is the end of the log."""
+        """Return the last position that may be read, if `last` is the end of the log."""
         ...
 
 
 class Visibility:
-    """What of one topic may be read. `hidden` is set while a feature hides entries."""
+    """The visible part of one topic. `hidden` is set while a feature hides entries."""
 
     __slots__ = ("_log", "hidden")
 
@@ -66,19 +67,19 @@ class Visibility:
 
     @property
     def last(self) -> Position:
-        """The last position that may be read."""
+        """Last position that may be read."""
         last = self._log.last_confirmed
         return last if self.hidden is None else self.hidden.limit(last)
 
     def is_aborted(self, position: Position) -> bool:
-        """Whether the entry belongs to an aborted transaction: it is there for nobody."""
+        """Whether the entry belongs to an aborted transaction, so that no reader may see it."""
         return self.hidden is not None and position in self.hidden.aborted
 
 
 class VisibleRuns:
-    """Runs as one reader sees them: cut where the visible ends, aborted entries as markers.
+    """Runs as one reader sees them: cut at the end of the visible part, aborted entries as markers.
 
-    The last one is kept: whoever takes few messages at a time asks for the same again and again.
+    The last run is kept: a reader that takes few messages at a time requests it again and again.
     """
 
     __slots__ = ("_given", "_of", "_version", "_visibility")
@@ -90,7 +91,7 @@ class VisibleRuns:
         self._version = -1
 
     def see(self, run: Run) -> Run:
-        """A run whose first visible entry is asked for, as it may be seen now."""
+        """Return a run, whose first visible entry is requested, as it may be seen now."""
         hidden = self._visibility.hidden
         if hidden is None or hidden.is_plain:
             return run

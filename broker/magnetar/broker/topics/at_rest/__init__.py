@@ -1,1 +1,1 @@
-"""Topics that nobody uses: upkeep reaches them without a client that has them loaded."""
+"""Upkeep of stored topics that are not loaded."""

@@ -1,16 +1,16 @@
-"""Whether something is due in a topic that is not loaded, by what is stored of it. Pure.
+"""Decides from stored state whether upkeep is due in a topic that is not loaded. Pure.
 
-A look costs reads of the metadata store alone; to load a topic and to close it again costs three
-writes there, and two for each subscription. So a topic is loaded only if the upkeep of a loaded
-topic would find something to do.
+A look costs only reads of the metadata store. Loading a topic and closing it again costs three
+writes there, and two for each subscription. So a topic is loaded only if upkeep would find
+something to do.
 
-What is stored can be behind what a load would find, in two ways:
+The stored state can be behind what a load would find, in two ways:
 
 - A ledger that a crash left open has no end and no time of closing. It counts as closed long ago:
-  if that makes anything due, one load closes it, and the next look knows.
+  if that makes anything due, one load closes it, and the next look sees the true state.
 - The position in a cursor's node is a lower bound while the rest of its state lies in a ledger.
-  After a crash that state counts as everything being consumed, for the same one load. A cursor
-  with more holes than its node has room for can hold ledgers here that nobody needs any more.
+  After a crash that state counts as everything being consumed, for that one load. A cursor with
+  more holes than fit in its node can hold ledgers here that no subscription needs any more.
 
 The rules are those of `features/retention/` and `features/compaction/`.
 """
@@ -37,24 +37,24 @@ _USUAL = OffloadRules()
 
 @dataclass(frozen=True, slots=True)
 class ObjectUpkeep:
-    """What the broker's settings say of ledgers that go to an object store, or are in one."""
+    """The broker's settings for ledgers that move to an object store, or are in one."""
 
     scrub_period_s: float = 0.0
-    """Each object is read back once in this time; 0: never."""
+    """Each object is read back once in this period, in seconds; 0: never."""
     small_bytes: int = _USUAL.small_bytes
-    """A ledger below this size waits before it is copied."""
+    """A ledger below this size, in bytes, waits before it is copied."""
     small_wait_s: float = _USUAL.small_wait_s
-    """How long after its close a small ledger is copied."""
+    """Seconds after its close until a small ledger is copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic that is not loaded."""
+    """The stored state of a topic that is not loaded."""
 
     log: LogMetadata
     cursors: Mapping[str, StoredCursor]
     rested_s: float
-    """How long nobody has used it, as far as this broker knows."""
+    """How long the topic has been unused, in seconds, as far as this broker knows."""
 
     @property
     def was_left_open(self) -> bool:
@@ -63,7 +63,8 @@ class StoredTopic:
 
     @property
     def ledgers(self) -> tuple[LogLedger, ...]:
-        """The list, with what was left open counted as closed long ago, and as not empty."""
+        """The ledger list; a ledger that was left open counts as closed long ago, and as not
+        empty."""
         return tuple(
             ledger if ledger.is_closed else replace(ledger, entries=1, closed_ms=_LONG_AGO_MS)
             for ledger in self.log.ledgers
@@ -71,7 +72,7 @@ class StoredTopic:
 
     @property
     def subscriptions(self) -> Mapping[str, StoredCursor]:
-        """The cursors that are subscriptions."""
+        """Cursors that are subscriptions."""
         return {
             name: cursor
             for name, cursor in self.cursors.items()
@@ -80,7 +81,7 @@ class StoredTopic:
 
     @property
     def slowest(self) -> Position | None:
-        """Where the subscription stands that is furthest behind; None: there is none."""
+        """Mark-delete position of the slowest subscription; None if there is no subscription."""
         return min((each.mark_delete for each in self.subscriptions.values()), default=None)
 
 
@@ -90,7 +91,7 @@ def _is_expired(topic: StoredTopic, age_s: float, now_ms: int) -> bool:
     if age_s <= 0 or slowest is None:
         return False
     for ledger in topic.log.ledgers:
-        # Of one that was left open nobody knows how much it holds.
+        # The size of a ledger that was left open is unknown.
         last_entry_id = ledger.entries - 1 if ledger.is_closed else _ENTRY_ID_MAX
         if ledger.is_closed and ledger.closed_ms + age_s * 1000 >= now_ms:
             continue
@@ -108,7 +109,10 @@ def _has_unused_subscriptions(topic: StoredTopic, policies: Policies, _now_ms: i
 
 
 def _is_over_quota(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
-    """Only where the oldest messages are evicted: nobody is here to be refused."""
+    """Whether a quota that evicts messages is exceeded.
+
+    Other quotas only refuse producers, and no producer is connected.
+    """
     evicts, slowest = BacklogPolicy.EVICT, topic.slowest
     if slowest is None:
         return False
@@ -147,7 +151,7 @@ def _is_to_be_compacted(topic: StoredTopic, policies: Policies, _now_ms: int) ->
 def _is_to_be_offloaded(
     topic: StoredTopic, policies: Policies, now_ms: int, objects: ObjectUpkeep
 ) -> bool:
-    # What was left open is closed by a load, and then is as old as that.
+    # A load closes a ledger that was left open; its age counts from then.
     rules = offload_rules(
         policies, small_bytes=objects.small_bytes, small_wait_s=objects.small_wait_s
     )
@@ -156,7 +160,7 @@ def _is_to_be_offloaded(
 
 
 def _is_to_be_copied(topic: StoredTopic, policies: Policies, _now_ms: int) -> bool:
-    """Whether another cluster lacks something, or is not copied to any more and has a cursor."""
+    """Whether another cluster lacks entries, or has a cursor although it is no longer copied to."""
     last = topic.log.last_listed
     for name, cursor in topic.cursors.items():
         if not name.startswith(naming.REPLICATOR_PREFIX):
@@ -169,7 +173,7 @@ def _is_to_be_copied(topic: StoredTopic, policies: Policies, _now_ms: int) -> bo
 
 
 def _waits_for_subscription(topic: StoredTopic, policies: Policies) -> bool:
-    """See `features/retention/trimming.py`."""
+    """Whether messages are kept for a first subscription; see `features/retention/trimming.py`."""
     is_kept = policies.unsubscribed_retention and not policies.retention.is_set
     return is_kept and not topic.subscriptions
 
@@ -177,7 +181,7 @@ def _waits_for_subscription(topic: StoredTopic, policies: Policies) -> bool:
 def _can_be_trimmed(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
     if _waits_for_subscription(topic, policies):
         return False
-    # The cursor of deduplication holds nothing: a load leaves it at the end.
+    # The cursor of deduplication holds nothing: a load moves it to the end.
     holding = [each for name, each in topic.cursors.items() if name != deduplication.CURSOR]
     if topic.was_left_open:
         holding = [each for each in holding if not each.has_ledger]
@@ -197,7 +201,7 @@ _CHECKS: Mapping[str, _Check] = {
     "replication": _is_to_be_copied,
     "trimming": _can_be_trimmed,
 }
-"""By the names of the ticker's jobs."""
+"""Checks by the names of the ticker's jobs."""
 
 
 def what_is_due(
@@ -208,11 +212,11 @@ def what_is_due(
     *,
     objects: ObjectUpkeep,
 ) -> str | None:
-    """Return the upkeep that a load of the topic would do; None: none is due.
+    """Return the upkeep that a load of the topic would do; None if none is due.
 
     Args:
         now_ms: wall clock, as in the times of closing.
-        jobs: those of the ticker that are not turned off, and could begin something.
+        jobs: jobs of the ticker that are not turned off, and could begin something.
         objects: when ledgers move to an object store, and are read back there.
     """
     if is_marked(topic.log.properties):

@@ -1,9 +1,8 @@
-"""What is stored of a topic that is not loaded: its size, and the backlogs of its subscriptions.
+"""The stored state of a topic that is not loaded: its size, and the backlogs of its subscriptions.
 
-Nothing is loaded for it: the list of ledgers and the nodes of the cursors are read from the
-metadata store. A backlog is an upper bound where acknowledgements beyond the node lie in a ledger,
-and it lacks the entries of a ledger that a crash left open, of which nobody knows how many there
-are.
+The list of ledgers and the nodes of the cursors are read from the metadata store; nothing is
+loaded. A backlog is an upper bound if acknowledgements beyond the node lie in a ledger. It lacks
+the entries of a ledger that a crash left open, because their number is unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import TopicName
 
 SUBSCRIPTIONS_MAX: Final = 200
-"""Cursors that are read for one answer; the rest is left out."""
+"""Most cursors that are read for one answer; the others are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +33,13 @@ class RestingBacklog:
 
 @dataclass(frozen=True, slots=True)
 class RestingTopic:
-    """A topic that is not loaded."""
+    """Size and backlogs of a topic that is not loaded."""
 
     storage_bytes: int
     backlogs: Mapping[str, RestingBacklog]
 
     def shown(self) -> dict[str, Any]:
-        """As JSON, with names as statistics have them."""
+        """Return the values as JSON, with the names that statistics use."""
         return {
             "storageSize": self.storage_bytes,
             "subscriptions": {
@@ -55,7 +54,7 @@ class RestingTopic:
 
 
 async def resting_backlogs(store: MetadataStore, name: TopicName) -> RestingTopic | None:
-    """Read what is stored of a topic; None: there is none.
+    """Read the stored state of a topic; return None if the topic does not exist.
 
     Raises:
         LedgerError, CursorError: it cannot be read now.
@@ -81,7 +80,7 @@ async def resting_backlogs(store: MetadataStore, name: TopicName) -> RestingTopi
 
 
 def entries_behind(ledgers: Sequence[LogLedger], position: Position) -> int:
-    """How many entries of the listed ledgers lie behind a position."""
+    """Return how many entries of the listed ledgers lie behind a position."""
     total = 0
     for ledger in ledgers:
         if ledger.ledger_id > position.ledger_id:

@@ -1,15 +1,16 @@
-"""A walk over the stored topics that nobody uses, so that upkeep reaches them, too.
+"""A walk over the stored topics that are not loaded, so that upkeep reaches them, too.
 
-The broker's ticker looks at loaded topics, and a topic is loaded when a client asks for it. A topic
-that nobody has asked for since a restart would keep its ledgers for ever, whatever its policies
-say. The walk reads what is stored of each topic that is this broker's and not loaded (`due.py`). If
-something is due, it loads the topic, has each job of the ticker done, and closes it again.
+The broker's ticker looks at loaded topics, and a topic is loaded when a client requests it. Without
+the walk, a topic that no client has requested since a restart would keep its ledgers for ever,
+whatever its policies say. The walk reads the stored state of each topic that this broker owns and
+has not loaded (`due.py`). If something is due, it loads the topic, runs each job of the ticker, and
+closes the topic again.
 
 Bounds: a number of reads per second, a few topics loaded at a time, none while the broker has no
 room for more. A namespace's names are in memory while the walk is in it, about 100 bytes each.
 
-The walk uses no topic: a load by it does not end a topic's disuse, nor that of its subscriptions.
-A topic that a client asks for meanwhile stays loaded.
+A load by the walk does not count as use of the topic or of its subscriptions. A topic that a client
+requests meanwhile stays loaded.
 """
 
 import asyncio
@@ -36,11 +37,11 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 _READS_PER_LOOK = 2
-"""The ledger list, and the names of the cursors."""
+"""Reads of the metadata store per look: the ledger list, and the names of the cursors."""
 
 
 class LooksAfterTopics(Protocol):
-    """What of `Upkeep` is needed."""
+    """Interface of `Upkeep` for the walk."""
 
     @property
     def jobs(self) -> Collection[str]: ...
@@ -64,9 +65,10 @@ class TopicsAtRest:
         clock: Clock,
         objects: ObjectUpkeep,
     ) -> None:
-        """
+        """Set up the walk; `start` begins it.
+
         Args:
-            note_unused: takes a topic that was just loaded, and since when nobody has used it.
+            note_unused: takes a topic that was just loaded, and the time since which it is unused.
             objects: when ledgers move to an object store, and are read back there.
         """
         self._settings = settings
@@ -88,20 +90,20 @@ class TopicsAtRest:
         self.looks = 0
         """Topics whose stored state was read."""
         self.loads = 0
-        """Topics that were loaded, because something was due."""
+        """Topics that were loaded because something was due."""
         self.failures = 0
         """Topics that could not be looked at, or not be loaded; each was logged."""
         topics.ends.on_closing.append(self._closing)
         topics.removal.on_deleted.append(self._disuse.forget)
 
     def start(self) -> None:
-        """Begin with the first walk after one interval."""
+        """Start walking; the first walk begins after one interval."""
         assert self._task is None, "it walks already"
         if self._settings.topics_at_rest_interval_s > 0:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="topics-at-rest")
 
     async def stop(self) -> None:
-        """Load nothing more, and break off what is under way; the topics are closed by others."""
+        """Load nothing more, and cancel running work; the topics are closed elsewhere."""
         tasks = list(self._working.values())
         if self._task is not None:
             tasks.append(self._task)
@@ -131,7 +133,7 @@ class TopicsAtRest:
                 )
 
     async def walk(self) -> None:
-        """Look at every stored topic once, and wait until what is due is done.
+        """Look at every stored topic once, and wait until all due work is done.
 
         Raises:
             MetadataError: the topics cannot be listed now.
@@ -152,7 +154,7 @@ class TopicsAtRest:
             return []
 
     async def _pace(self, reads: int) -> None:
-        """Wait for the turn of that many reads."""
+        """Wait until that many reads are allowed by the rate limit."""
         now_s = self._clock.monotonic_s()
         start_s = max(self._next_read_s, now_s)
         self._next_read_s = start_s + reads / self._settings.topics_at_rest_reads_per_s
@@ -160,7 +162,7 @@ class TopicsAtRest:
 
     async def _visit(self, full_name: str) -> None:
         if naming.is_system_topic(full_name):
-            return  # Whoever needs one loads it, and lets go of what is in it.
+            return  # The part of the broker that needs one loads it, and trims it.
         try:
             name = naming.topic_of(full_name)
             if self._topics.is_here(name):
@@ -188,9 +190,10 @@ class TopicsAtRest:
         self._places.release()
 
     async def _what_is_due(self, name: TopicName, since_s: float) -> str | None:
-        """
+        """Return the upkeep that is due for a topic; None if there is none.
+
         Raises:
-            LedgerError, CursorError, RequestError: that cannot be told.
+            LedgerError, CursorError, RequestError: this cannot be determined.
         """
         policies = await self._policies.of(name)
         path = naming.log_path(name)
@@ -223,13 +226,13 @@ class TopicsAtRest:
         try:
             topic = await self._topics.wake(name)
             if topic.use.is_asked_for:
-                return  # Somebody else loads it, too, and the ticker looks after it.
+                return  # A client requested it, too, and the ticker looks after it.
             self.loads += 1
             self._note_unused(topic, since_s)
             _log.info("topic_at_rest_loaded", topic=str(name), due=due)
             await self._upkeep.look_after(topic)
         except TopicNotFoundError:
-            pass  # It was being deleted, and is gone now.
+            pass  # It was being deleted, and is deleted now.
         except (LedgerError, CursorError, RequestError) as error:
             self.failures += 1
             _log.warning("topic_at_rest_not_loaded", topic=str(name), due=due, error=str(error))
@@ -240,18 +243,19 @@ class TopicsAtRest:
                 await asyncio.wait([closing])
 
     def _closing(self, topic: Topic) -> None:
-        """A topic that only the walk has had goes on with its disuse from where it was before."""
+        """Note when a topic came to rest. One that only the walk has loaded keeps its earlier
+        time."""
         if topic.use.is_asked_for:
             self._disuse.came_to_rest(topic.name, self._clock.monotonic_s())
 
 
 class Disuse:
-    """When topics came to rest here, as far as this broker can know; monotonic seconds.
+    """When topics came to rest on this broker, as far as it can know; monotonic seconds.
 
-    A topic that was never loaded here is out of use since the broker began to look. Of those that
-    were, the time at which each came to rest is remembered, up to a bound: where one is forgotten,
-    all that are not remembered count from its time. So a topic is never taken for longer unused
-    than it is.
+    A topic that was never loaded here counts as unused since the broker began to look. For the
+    others, the time at which each came to rest is remembered, up to a bound. If one is forgotten,
+    all topics that are not remembered count from its time. So a topic never counts as unused for
+    longer than it is.
     """
 
     def __init__(self, began_s: float, *, remembered_max: int) -> None:
@@ -263,7 +267,7 @@ class Disuse:
         return len(self._since_s)
 
     def came_to_rest(self, name: TopicName, now_s: float) -> None:
-        """Somebody had the topic loaded until now."""
+        """Note that the topic was loaded and used until now."""
         self._since_s.pop(name, None)
         self._since_s[name] = now_s
         while len(self._since_s) > self._remembered_max:
@@ -271,9 +275,9 @@ class Disuse:
             self._floor_s = max(self._floor_s, self._since_s.pop(oldest))
 
     def forget(self, name: TopicName) -> None:
-        """The topic was deleted: it takes no place among those that are remembered."""
+        """Forget a topic that was deleted, to free its place."""
         self._since_s.pop(name, None)
 
     def since_s(self, name: TopicName) -> float:
-        """Since when nobody has used the topic here, at the latest."""
+        """Return a time since which the topic is certainly unused here."""
         return self._since_s.get(name, self._floor_s)

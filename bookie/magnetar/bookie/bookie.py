@@ -1,12 +1,13 @@
-"""The bookie: its parts put together, its start and its end.
+"""The bookie: assembly of its parts, start and stop.
 
-Start: lock the directories; check the cookies; open the storage; replay the journal, flush,
-persist the mark; start journal and checkpoints; listen; register last, so that nobody asks before
-everything acknowledged is readable again (defect B21), and not before new ledgers get other ids
-than those that are here. Then what runs beside the requests.
+Start: lock the directories; check the cookies; open the storage; replay the journal, flush, persist
+the mark; start journal and checkpoints; listen; register; start the background services. The bookie
+registers only after it listens, so that no client asks before everything acknowledged is readable
+again (defect B21). Before that, it makes sure that no new ledger gets the id of one that is stored
+here.
 
-A journal that fails ends the bookie: connections are cut, nothing is answered any more, and
-`on_fatal` ends the process. What is true is what replay finds.
+A failed journal ends the bookie: it cuts the connections, answers nothing any more, and `on_fatal`
+ends the process. Only a replay can then tell what is stored.
 """
 
 import asyncio
@@ -61,7 +62,7 @@ _log = structlog.get_logger(__name__)
 
 _LEDGERS_ROOT = "/ledgers"
 _IDS_PASSED_MAX = 1_000_000
-"""As many ledgers may have been begun since a backup that was restored."""
+"""Upper bound on the ledgers that may have been created since the backup that was restored."""
 
 
 class Bookie:
@@ -99,7 +100,7 @@ class Bookie:
         self._disks: DiskWatch | None = None
         self._parts: BookieParts | None = None
         self._damages: Sequence[Damage] = ()
-        """What the check of the start found."""
+        """Damage that the check at the start found."""
         self._has_failed = False
         self._gc: GarbageCollector | None = None
         self._registrar: Registrar | None = None
@@ -108,19 +109,19 @@ class Bookie:
 
     @property
     def port(self) -> int:
-        """Where the bookie listens."""
+        """The port on which the bookie listens."""
         assert self._serving is not None, "start() comes first"
         return self._serving.server.port
 
     @property
     def disks(self) -> DiskWatch:
-        """The watch on the directories."""
+        """The disk watch on the directories."""
         assert self._disks is not None, "start() comes first"
         return self._disks
 
     @property
     def health(self) -> BookieHealth:
-        """How it is now."""
+        """The present health of the bookie."""
         registered = self._registrar.registered_as if self._registrar is not None else None
         words = {None: None, True: "read-only", False: "writable"}
         return BookieHealth(
@@ -138,7 +139,7 @@ class Bookie:
 
     @property
     def parts(self) -> BookieParts:
-        """For what is composed around a bookie."""
+        """The parts of the bookie, for code that is composed around it."""
         assert self._parts is not None, "start() comes first"
         return self._parts
 
@@ -147,9 +148,9 @@ class Bookie:
         return self._settings
 
     def set_read_only(self, is_read_only: bool) -> None:
-        """Take no ordinary adds from now on, or take them again; not remembered over a restart.
+        """Refuse ordinary adds from now on, or take them again; not remembered across a restart.
 
-        A bookie that is read-only for want of room, too, stays so until there is room.
+        A bookie that is also read-only because of full disks stays so until there is room.
         """
         if is_read_only:
             self._gate.close(ReadOnlyReason.FORCED)
@@ -157,14 +158,14 @@ class Bookie:
             self._gate.open(ReadOnlyReason.FORCED)
 
     async def start(self) -> None:
-        """Start serving. On an error nothing is left running.
+        """Start serving. After an error, nothing is left running.
 
         Raises:
             StartError: directory locked, wrong cookie, port taken, id in use, open to strangers:
                 one line each.
             DiskError: a directory cannot be used, or is full and read-only mode is forbidden.
             JournalError, StorageError: the data cannot be trusted or read.
-            MetadataError: as the store.
+            MetadataError: the metadata store failed.
         """
         self._check_address()
         async with AsyncExitStack() as opened:
@@ -212,7 +213,7 @@ class Bookie:
         )
 
     def _check_address(self) -> None:
-        """Refuse to serve everybody when nobody has to prove who they are.
+        """Refuse an address beyond loopback if clients need no secret and no certificate.
 
         Raises:
             OpenToAllError
@@ -228,12 +229,12 @@ class Bookie:
         )
 
     async def drain(self) -> None:
-        """Get ready for an orderly stop, while everything but ordinary adds is still served.
+        """Prepare an orderly stop, while everything but ordinary adds is still served.
 
-        Ordinary adds are refused, so that their writers go on at other bookies at once; the
-        registration says read-only, so that nobody begins a ledger here; what is in memory is
-        flushed, so that the stop is short. Takes `drain_timeout_s` at most: what was not done by
-        then `stop` does, or the replay of the next start.
+        The bookie refuses ordinary adds, so that their writers move to other bookies at once. It
+        registers as read-only, so that no writer begins a ledger here. It flushes its memory, so
+        that the stop is short. All this takes `drain_timeout_s` at most: `stop`, or the replay of
+        the next start, does the rest.
         """
         started_s = self._clock.monotonic_s()
         self._gate.close(ReadOnlyReason.DRAINING)
@@ -250,7 +251,7 @@ class Bookie:
                 timeout_s=self._settings.drain_timeout_s,
             )
         except (StorageError, OSError) as error:
-            # Nothing is lost: the journal has it.
+            # Nothing is lost: the journal has the entries.
             _log.warning("flush_at_drain_failed", bookie=self.bookie_id, error=str(error))
         _log.info(
             "bookie_drained",
@@ -259,10 +260,10 @@ class Bookie:
         )
 
     async def stop(self) -> None:
-        """End what runs beside; unregister, refusing adds from then on; take no more requests; wait
-        for the journals, and answer; checkpoint; close journals, storage and directories.
+        """Stop in order; a second call does nothing.
 
-        Stopping twice is fine.
+        End the background services; unregister and refuse adds; take no more requests; wait for the
+        journals, and answer; checkpoint; close journals, storage and directories.
         """
         opened, self._opened = self._opened, AsyncExitStack()
         await opened.aclose()
@@ -270,7 +271,7 @@ class Bookie:
     # Start
 
     async def _check_identity(self, *, is_restored: bool = False) -> Identity:
-        """Check the cookies, or stamp what is new."""
+        """Check the cookies; stamp new directories."""
         settings = self._settings
         wanted = Wanted(
             bookie_id=self.bookie_id,
@@ -291,7 +292,8 @@ class Bookie:
         )
 
     async def _note_loss(self, storage: LedgerStorage, lost: Sequence[str]) -> None:
-        """Before anybody is answered, and before the directories count as ours again."""
+        """Put ledgers into limbo after a loss, before requests are served and cookies are
+        written."""
         worker = self._make_worker("bookie-loss")
         try:
             await LossPass(
@@ -307,7 +309,7 @@ class Bookie:
             worker.close()
 
     def _mark_running(self, opened: AsyncExitStack) -> None:
-        """Leave a mark that goes with an orderly stop; tells whether the last run left it."""
+        """Leave a mark that an orderly stop removes; find out whether the previous run left one."""
         files = StateFiles(self._disk, self._directories.data)
         try:
             self._was_unclean = files.mark_running()
@@ -327,14 +329,14 @@ class Bookie:
             try:
                 files.mark_stopped()
             except OSError as error:
-                # The next start may find the mark, and look more closely than it need: no reason
-                # for this one not to end in order.
+                # The next start may find the mark and check more than it needs to. That is no
+                # reason to fail this stop.
                 _log.warning("running_mark_not_removed", bookie=self.bookie_id, error=str(error))
 
         opened.callback(mark_stopped)
 
     async def _watch_disks(self, opened: AsyncExitStack) -> DiskWatch:
-        """Look at the disks before anything is written there."""
+        """Check the disks before anything is written there."""
         worker = self._make_worker("bookie-background")
         opened.callback(worker.close)
         disks = DiskWatch(
@@ -351,7 +353,7 @@ class Bookie:
         return disks
 
     def _make_storage(self, cookie: Cookie) -> tuple[LedgerStorage, tuple[EntryStorage, ...]]:
-        """The storage that requests use, and what it is made of: one per ledger directory."""
+        """Make the storage that requests use, and its shards: one per ledger directory."""
         shards = tuple(self._make_shard(each) for each in self._directories.ledgers)
         self.metrics.before_export.append(
             lambda: self.metrics.storage.refresh(shard.sizes for shard in shards)
@@ -442,7 +444,8 @@ class Bookie:
         )
 
     def _background(self, parts: BookieParts) -> list[BackgroundService]:
-        """What runs beside the requests. Started in this order, ended in the reverse one."""
+        """Return the background services, in the order of their start; they stop in the reverse
+        order."""
         self._gc = GarbageCollector(parts)
         return [parts.disks, IntegrityService(parts, self._damages), self._gc]
 
@@ -463,9 +466,11 @@ class Bookie:
         )
 
     async def _pass_ids(self, storage: LedgerStorage) -> None:
-        """Before new ledgers come here: none may get the id of one that lies here still.
+        """Move the cluster's next ledger id past the ids stored here, before new ledgers are placed
+        here.
 
-        Recovery would take what is left of the old one for the end of the new one.
+        Otherwise, if a new ledger got the id of an old one, recovery would take the old entries for
+        the end of the new ledger.
         """
         manager = await self._ledger_manager()
         await manager.pass_ids(

@@ -1,12 +1,12 @@
 """The cookie: proof that these directories, this bookie id and this cluster belong together.
 
-The same record lies in the metadata store and in every directory of the bookie, there with the
-directory's role. A bookie whose copies do not agree must not start: with an emptied, exchanged or
-unmounted disk it would deny entries that it acknowledged, and accept adds to ledgers that it had
-fenced (defects D14, D16, B24).
+The metadata store and every directory of the bookie hold the same record; in a directory it also
+names the directory's role. A bookie whose copies do not agree must not start: with an emptied,
+exchanged or unmounted disk it would deny entries that it acknowledged, and accept adds to ledgers
+that it had fenced (defects D14, D16, B24).
 
-This file has the record and its files; what a start makes of the copies is in `cookie_rules.py`,
-and what it writes in `cookie_stamping.py`.
+This file has the record and its files. `cookie_rules.py` decides what a start does with the copies;
+`cookie_stamping.py` writes them.
 
 Layout: docs/formats/cookie.md. Source: ledger protocol section 11, storage sheet section 12.
 """
@@ -36,15 +36,17 @@ class Cookie(BaseModel):
     format: Literal[2] = 2
     bookie_id: str
     instance_id: str
-    """The cluster's id in the metadata store."""
+    """Id of the cluster in the metadata store."""
     incarnation: str
-    """Random; directories that were stamped again are another bookie."""
+    """Random id of this stamping; directories that were stamped again count as another bookie."""
     storage_engine: EngineKind = "db"
     journals: _Count = 1
-    """Journal directories."""
+    """Number of journal directories."""
     storage_shards: tuple[_Count, ...] = Field(default=(1,), min_length=1)
-    """How many ledger directories there were, oldest first; the last count is that of now. New
-    ledgers are spread over them by id; a ledger stays where an earlier count put it."""
+    """Numbers of ledger directories over time, oldest first; the last one is the present number.
+
+    New ledgers are spread over them by id; a ledger stays where an earlier number put it.
+    """
 
     @model_validator(mode="after")
     def _check_growth(self) -> Self:
@@ -58,41 +60,42 @@ class Cookie(BaseModel):
 
 
 class DirectoryCookie(BaseModel):
-    """What the file in a directory says: the cookie, and which directory this is."""
+    """Content of the cookie file in a directory: the cookie, and the role of the directory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     directory: str
-    """The role of the directory: `data`, `journal-0`, `ledgers-1`, ... It tells directories that
-    were exchanged."""
+    """Role of the directory: `data`, `journal-0`, `ledgers-1`, ... It detects exchanged
+    directories."""
     cookie: Cookie
 
     def to_bytes(self) -> bytes:
-        """The file: a changed byte of it must not pass for another bookie, cluster or role."""
+        """Encode with a checksum: a changed byte must not name another bookie, cluster or role."""
         return seal(self.model_dump_json(indent=1).encode())
 
 
 class Stamp(BaseModel):
-    """A cookie on its way to all its places; lies in the data directory while it is."""
+    """A cookie that is being written to all its places; kept in the data directory meanwhile."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cookie: Cookie
     previous: str = ""
-    """Incarnation of the cookie that it replaces; empty for a new bookie."""
+    """Incarnation of the cookie that this one replaces; empty for a new bookie."""
     added: tuple[str, ...] = ()
-    """Roles of the directories that are new with it: those alone may be without a cookie."""
+    """Roles of the directories that this cookie adds: only they may be without a cookie."""
     lost: tuple[str, ...] = ()
-    """Roles of the directories whose data was lost, and which have to be checked before the cookie
-    is given to them."""
+    """Roles of directories that lost their data; they must be checked before they get the cookie.
+    """
 
     def to_bytes(self) -> bytes:
-        """The file: the directories are written by what it says, with nothing to compare it to."""
+        """Encode with a checksum: directories are written from it, and no copy exists to compare it
+        to."""
         return seal(self.model_dump_json(indent=1).encode())
 
 
 def read_cookie(disk: Disk, directory: str) -> Cookie | None:
-    """The cookie of a directory; None if it has none (or was never stamped to the end).
+    """Return the cookie of a directory; None if it has none, or its stamping never finished.
 
     Raises:
         CookieError: the file is damaged.
@@ -102,7 +105,7 @@ def read_cookie(disk: Disk, directory: str) -> Cookie | None:
 
 
 def read_directory_cookie(disk: Disk, directory: str) -> DirectoryCookie | None:
-    """The cookie of a directory with the directory's role; None if it has none."""
+    """Return the cookie of a directory with the directory's role; None if it has none."""
     return _read(
         disk,
         posixpath.join(directory, COOKIE_NAME),
@@ -113,7 +116,7 @@ def read_directory_cookie(disk: Disk, directory: str) -> DirectoryCookie | None:
 
 
 def read_stamp(disk: Disk, data_directory: str) -> Stamp | None:
-    """The stamp that is under way in a data directory, if any.
+    """Return the unfinished stamp in a data directory; None if there is none.
 
     Raises:
         CookieError: the file is damaged.
@@ -127,8 +130,9 @@ def read_stamp(disk: Disk, data_directory: str) -> Stamp | None:
 
 
 def bookie_id_in(disk: Disk, directory: str) -> str | None:
-    """The id of the bookie whose data a directory holds, a half-done stamp included; None for a
-    directory that is empty or missing.
+    """Return the id of the bookie whose data a directory holds; an unfinished stamp counts.
+
+    None if the directory is empty or missing.
 
     Raises:
         CookieError: the file is damaged.
@@ -140,9 +144,10 @@ def bookie_id_in(disk: Disk, directory: str) -> str | None:
 
 
 def decode_cookie(data: bytes, place: str) -> Cookie:
-    """
+    """Decode a cookie that was read from `place`.
+
     Raises:
-        CookieError: what is in `place` is no cookie.
+        CookieError: the data is not a cookie.
     """
     return _decode(data, place, Cookie)
 
@@ -153,7 +158,7 @@ def _read(disk: Disk, path: str, kind: type[_Record], remedy: str) -> _Record | 
     except FileNotFoundError:
         return None
     text: bytes | None = data
-    if not data.endswith(b"}"):  # as releases and people write it that do not seal it
+    if not data.endswith(b"}"):  # written without a checksum by a person or another release
         text = open_sealed(data)
     if text is None:
         raise CookieError(

@@ -1,10 +1,9 @@
-"""What a start makes of the copies of the cookie. Pure.
+"""Judgement of the cookie copies at a start: which step comes next. Pure.
 
-A stamp goes the same way whether a bookie is new, gets more directories, or lost some: it is
-written into the data directory (`BeginStamp`), then the metadata store gets the cookie
-(`PublishStamp`), then every directory (`FinishStamp`), and last the stamp is removed. Each step may
-be the last before a crash; the next start finds which one it was. Source: storage sheet section 12,
-rule 11.1.
+A stamp takes the same steps whether a bookie is new, gets more directories, or lost some. It is
+written into the data directory (`BeginStamp`); the metadata store gets the cookie (`PublishStamp`);
+every directory gets it (`FinishStamp`); then the stamp is removed. A crash may follow any step; the
+next start finds out which one it was. Source: storage sheet section 12, rule 11.1.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ _LEDGERS = "ledgers-"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the settings and the cluster say."""
+    """The identity that settings and cluster ask for."""
 
     bookie_id: str
     instance_id: str
@@ -27,14 +26,14 @@ class Wanted:
     journals: int
     ledgers: int
     may_expand: bool = False
-    """Directories may be added."""
+    """Whether directories may be added."""
     may_restore: bool = False
-    """Lost directories may be filled again from the other bookies."""
+    """Whether lost directories may be filled again from the other bookies."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
-    """What was found in one directory."""
+    """Cookie and state of one directory on disk."""
 
     path: str
     role: str
@@ -44,42 +43,44 @@ class DirectoryView:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """All copies agree."""
+    """Action: none, all copies agree."""
 
     cookie: Cookie
 
 
 @dataclass(frozen=True, slots=True)
 class BeginStamp:
-    """Write this into the data directory."""
+    """Action: write this stamp into the data directory."""
 
     stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Directories are empty that must not be: find out what they held, then publish."""
+    """Action: find out what these empty directories held, then publish the stamp."""
 
     stamp: Stamp
     lost: tuple[str, ...]
-    """Paths."""
+    """Paths of the directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishStamp:
-    """The cookie belongs into the metadata store."""
+    """Action: write the stamp's cookie to the metadata store."""
 
     stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
 class FinishStamp:
-    """The metadata store has the cookie; write it into every directory."""
+    """Action: write the cookie, which the metadata store has, into every directory."""
 
     stamp: Stamp
     lost_again: tuple[str, ...] = ()
-    """Roles of directories that do not get it: they were restored, and are empty once more. As long
-    as there are any the stamp stays, until another one takes its place."""
+    """Roles of directories that do not get the cookie: they were restored, and are empty once more.
+
+    The stamp stays while there are any, until another stamp takes its place.
+    """
 
 
 Action = Nothing | BeginStamp | Restore | PublishStamp | FinishStamp
@@ -94,13 +95,12 @@ def next_action(
     incarnation: str,
     is_restored: bool = False,
 ) -> Action:
-    """Judge the copies. The data directory comes first.
+    """Judge the copies and return the next action. The data directory comes first in `directories`.
 
-    `incarnation` is for a cookie that is made now; `is_restored` says that what the last `Restore`
-    asked for was done.
+    `incarnation` is for a new cookie; `is_restored` says that the last `Restore` was carried out.
 
     Raises:
-        CookieError: they do not belong together; the text says what to do.
+        CookieError: the copies do not belong together; the text says what to do.
     """
     for view in directories:
         _check_ours(view, wanted)
@@ -119,7 +119,7 @@ def next_action(
 def _judge_unknown(
     directories: Sequence[DirectoryView], stamp: Stamp | None, wanted: Wanted, incarnation: str
 ) -> Action:
-    """The cluster does not know this bookie: then nothing may be here either."""
+    """Judge a bookie that the metadata store does not know: nothing may be on its disks either."""
     for view in directories:
         if view.cookie is not None:
             raise CookieError(
@@ -148,7 +148,8 @@ def _judge_published(
     incarnation: str,
     is_restored: bool,
 ) -> FinishStamp | BeginStamp:
-    """Some directories have the new cookie, some the one before, some none yet."""
+    """Judge a published stamp: directories may have the new cookie, the previous one, or none
+    yet."""
     cookie = stamp.cookie
     if not _fits(cookie, wanted):
         raise CookieError(
@@ -162,19 +163,20 @@ def _judge_published(
                 raise _no_cookie(view)
             if view.role not in (*stamp.added, *stamp.lost):
                 raise _data_lost(view.path, wanted)
-            # What the other bookies told was noted in every ledger directory before the metadata
-            # store got the cookie. Where there is nothing, that is lost, too.
+            # The findings from the other bookies were written to every ledger directory before the
+            # metadata store got the cookie. A ledger directory without them has lost them, too.
             if view.role in stamp.lost and view.role.startswith(_LEDGERS) and not view.has_data:
                 lost_again.append(view)
         elif view.cookie.cookie.incarnation != cookie.incarnation and (
-            # What was lost and is back knows nothing of what was noted in its place.
+            # A lost directory that is back lacks the findings that were written in its place.
             view.cookie.cookie.incarnation != stamp.previous or view.role in stamp.lost
         ):
             raise _of_another(view, wanted)
     if not lost_again:
         return FinishStamp(stamp)
     if is_restored or not wanted.may_restore:
-        # Restored by this very process, and gone: not for another stamp without another restore.
+        # This very process restored them, and they are empty again: no new stamp without a new
+        # restore.
         raise _data_lost(", ".join(view.path for view in lost_again), wanted)
     again = tuple(view.role for view in lost_again)
     if any(
@@ -189,10 +191,10 @@ def _judge_published(
 def _lost(
     directories: Sequence[DirectoryView], stamp: Stamp | None, known: Cookie, wanted: Wanted
 ) -> list[DirectoryView]:
-    """The directories that must have a cookie and have none.
+    """Return the directories that should have a cookie and have none.
 
     Raises:
-        CookieError: a directory holds what is not known to be ours.
+        CookieError: a directory holds data that is not known to be ours.
     """
     expected = _roles_of(known)
     lost: list[DirectoryView] = []
@@ -237,7 +239,8 @@ def _judge_lost(
 
 
 def _anew(known: Cookie, incarnation: str, lost: Sequence[DirectoryView]) -> Stamp:
-    """A new incarnation: what was lost is not taken for ours if it comes back."""
+    """Make a stamp with a new incarnation, so that a lost directory that comes back is not
+    accepted."""
     return Stamp(
         cookie=known.model_copy(update={"incarnation": incarnation}),
         previous=known.incarnation,
@@ -248,7 +251,7 @@ def _anew(known: Cookie, incarnation: str, lost: Sequence[DirectoryView]) -> Sta
 def _judge_counts(
     directories: Sequence[DirectoryView], stamp: Stamp | None, known: Cookie, wanted: Wanted
 ) -> Action:
-    """All directories that the cookie speaks of are there. Are they those of the settings?"""
+    """Compare the directories with the settings; every directory that the cookie names is there."""
     if known.storage_engine != wanted.engine:
         raise CookieError(
             f"the ledgers of bookie {wanted.bookie_id} are stored by the engine "
@@ -281,7 +284,7 @@ def _judge_counts(
 
 
 def roles(journals: int, ledgers: int) -> list[str]:
-    """The roles of a bookie's directories, in the order of `BookieDirectories`."""
+    """Return the roles of a bookie's directories, in the order of `BookieDirectories`."""
     return [
         "data",
         *(f"journal-{index}" for index in range(journals)),

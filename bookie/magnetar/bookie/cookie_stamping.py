@@ -1,4 +1,4 @@
-"""Checking and stamping the cookies of a bookie's directories, step by step (`cookie_rules.py`)."""
+"""Steps that check and stamp the cookies of a bookie's directories (rules: `cookie_rules.py`)."""
 
 import posixpath
 import random
@@ -46,12 +46,14 @@ _INCARNATION_BITS = 128
 
 
 class Identity(NamedTuple):
-    """The identity of a bookie, as its cookie has it."""
+    """The identity of a bookie, from its cookie."""
 
     cookie: Cookie
     lost: tuple[str, ...]
-    """Directories whose data is lost: to be restored before `check_cookies(is_restored=True)`
-    gives them their cookie. Empty when all is well."""
+    """Directories that lost their data; empty when all is well.
+
+    They must be restored before `check_cookies(is_restored=True)` writes their cookie.
+    """
 
 
 async def check_cookies(
@@ -63,14 +65,14 @@ async def check_cookies(
     random: random.Random,
     is_restored: bool = False,
 ) -> Identity:
-    """Check the copies of the cookie; stamp what is new. The caller holds the locks.
+    """Check the copies of the cookie and stamp new directories. The caller holds the locks.
 
-    Changes nothing if all copies agree. `is_restored`: what was lost has been restored.
+    Changes nothing if all copies agree. `is_restored`: the lost directories have been restored.
 
     Raises:
         CookieError: the copies do not belong together.
-        MetadataError: as the store.
-        OSError: as the disk.
+        MetadataError: the metadata store failed.
+        OSError: the disk failed.
     """
     for _ in range(_STEPS_MAX):
         stored = await registry.read_cookie(wanted.bookie_id)
@@ -106,13 +108,13 @@ async def check_cookies(
 
 
 def view_of(disk: Disk, directories: BookieDirectories) -> Sequence[DirectoryView]:
-    """What is in the directories; the data directory comes first. Blocks.
+    """Read the cookies of all directories; the data directory comes first. Blocks.
 
     Raises:
         CookieError: a cookie is damaged.
-        OSError: as the disk.
+        OSError: the disk failed.
     """
-    # The data directory holds nothing but the others, or nothing at all.
+    # The data directory has no data of its own: it holds the other directories, or nothing.
     data = directories.data
     views = [DirectoryView(data, "data", read_directory_cookie(disk, data), has_data=False)]
     for path, role in _with_roles(directories)[1:]:
@@ -124,9 +126,9 @@ def view_of(disk: Disk, directories: BookieDirectories) -> Sequence[DirectoryVie
 def finish_stamp(
     disk: Disk, directories: BookieDirectories, stamp: Stamp, lost_again: Sequence[str] = ()
 ) -> None:
-    """Write the cookie into every directory, and forget the stamp. Blocks.
+    """Write the cookie into every directory, then remove the stamp. Blocks.
 
-    The roles in `lost_again` get no cookie, and then the stamp is not forgotten.
+    Roles in `lost_again` get no cookie; if there are any, the stamp stays.
     """
     for path, role in _with_roles(directories):
         if role in lost_again:
@@ -144,13 +146,13 @@ async def restamp_engine(
 ) -> None:
     """Record another storage engine, after all ledger directories have been converted to it.
 
-    `cookie` is the one to be stored: that of now with the new engine. Done again after a crash it
-    goes on where it was. The caller holds the locks.
+    `cookie` is the present cookie with the new engine. A repeated call after a crash continues
+    where the first one stopped. The caller holds the locks.
 
     Raises:
         CookieError: the metadata store knows another cookie of this bookie.
-        MetadataError: as the store.
-        OSError: as the disk.
+        MetadataError: the metadata store failed.
+        OSError: the disk failed.
     """
     stamp = Stamp(cookie=cookie, previous=cookie.incarnation)
     disk.replace_file(posixpath.join(directories.data, STAMPING_NAME), stamp.to_bytes())
@@ -180,7 +182,7 @@ async def _publish(
     try:
         await registry.write_cookie(bookie_id, cookie.to_json(), version)
     except (NodeExistsError, BadVersionError, NoNodeError, UnknownOutcomeError):
-        pass  # the next step reads what is there now, and judges
+        pass  # the next step reads the present state, and judges it
 
 
 def _with_roles(directories: BookieDirectories) -> list[tuple[str, str]]:

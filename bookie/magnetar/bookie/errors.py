@@ -1,4 +1,4 @@
-"""Errors of the bookie component.
+"""Error tree of the bookie component.
 
 BookieServiceError                    root; `status` is its code on the wire, `retryable` says
 │                                     whether the same request may succeed later
@@ -6,7 +6,7 @@ BookieServiceError                    root; `status` is its code on the wire, `r
 │   ├── NoSuchEntryInStorageError     an explicit negative: the storage is certain
 │   ├── NoSuchLedgerInStorageError    an explicit negative: the storage is certain
 │   ├── StorageFullError              the write cache is full; nothing was stored
-│   └── StorageIOError                nobody knows: never evidence that an entry is absent
+│   └── StorageIOError                outcome unknown: never evidence that an entry is absent
 │       ├── StorageCorruptError       stored bytes are not what was written
 │       ├── StorageLogMissingError    the index points to an entry log that is not there
 │       ├── StorageBusyError          too many reads are waiting for the disk
@@ -16,9 +16,9 @@ BookieServiceError                    root; `status` is its code on the wire, `r
 │   ├── ReplicasUnavailableError      no other replica could give an entry just now
 │   ├── NoOtherCopyError              every other replica is certain not to have the entry
 │   ├── BeyondEndError                the ledger is closed and ends before the entry
-│   └── OwnAddError                   what was fetched could not be stored here just now
+│   └── OwnAddError                   a fetched entry could not be stored here just now
 ├── BadAddError                       the packets of an add do not fit the request or each other
-├── GarbageError                      garbage collection: what was begun is left as it is
+├── GarbageError                      garbage collection failed; nothing in use was deleted
 │   ├── ImplausibleListingError       the listing of ledgers is not believed; nothing is deleted
 │   └── ForeignMetadataError          the metadata is not that of our cluster; nothing is deleted
 ├── JournalError                      the journal
@@ -45,14 +45,14 @@ from magnetar.ledger.wire import Status
 
 
 class BookieServiceError(Exception):
-    """Root of the component's errors."""
+    """Root of the bookie component's errors."""
 
     status = Status.IO_ERROR
     retryable = False
 
 
 class StorageError(BookieServiceError):
-    """Root of the ledger storage's errors."""
+    """Root of the errors of the ledger storage."""
 
 
 class NoSuchEntryInStorageError(StorageError):
@@ -62,7 +62,7 @@ class NoSuchEntryInStorageError(StorageError):
 
 
 class NoSuchLedgerInStorageError(StorageError):
-    """Nothing is stored of the ledger, not even its state."""
+    """The storage certainly holds nothing of the ledger, not even its state."""
 
     status = Status.NO_SUCH_LEDGER
 
@@ -75,18 +75,18 @@ class StorageFullError(StorageError):
 
 
 class StorageIOError(StorageError):
-    """A file or the index could not be read or written. Says nothing about what is stored."""
+    """A file or the index could not be read or written. It says nothing about what is stored."""
 
     retryable = True
 
     def __init__(self, text: str, damage: Damage | None = None) -> None:
         super().__init__(text)
         self.damage = damage
-        """The place and the entries that cannot be read for it, if they are known."""
+        """The damaged place and the entries that it makes unreadable, if they are known."""
 
 
 class StorageCorruptError(StorageIOError):
-    """Bytes of an entry log or of the index that cannot be what was written there."""
+    """Bytes of an entry log or of the index differ from what was written there."""
 
     retryable = False
 
@@ -96,7 +96,7 @@ class StorageLogMissingError(StorageIOError):
 
 
 class StorageBusyError(StorageIOError):
-    """Too many reads wait for the disk; this one was not begun."""
+    """Too many reads wait for the disk; this one was refused before it began."""
 
     status = Status.TOO_MANY_REQUESTS
 
@@ -106,8 +106,11 @@ class StorageClosedError(StorageIOError):
 
 
 class LedgerInLimboError(BookieServiceError):
-    """The bookie lost data and has not got back what this ledger needs: it is certain of nothing
-    that it lacks. Retryable: copies come from the other replicas."""
+    """The bookie lost data, and this ledger is not restored yet: a missing entry is not proven
+    absent.
+
+    Retryable: copies come from the other replicas.
+    """
 
     status = Status.UNKNOWN_LEDGER_STATE
     retryable = True
@@ -117,11 +120,11 @@ class LedgerInLimboError(BookieServiceError):
 
 
 class IntegrityError(BookieServiceError):
-    """Root of the errors of fetching the bookie's own entries from other bookies."""
+    """Root of the errors of fetching this bookie's own entries from other bookies."""
 
 
 class ReplicasUnavailableError(IntegrityError):
-    """The other replicas were silent, in trouble, or damaged. Says nothing about the entry."""
+    """The other replicas did not answer, failed or are damaged. It says nothing about the entry."""
 
     retryable = True
 
@@ -131,7 +134,7 @@ class NoOtherCopyError(IntegrityError):
 
 
 class BeyondEndError(IntegrityError):
-    """The entry was never confirmed, and the ledger was closed without it: nobody needs it."""
+    """The entry was never confirmed, and the ledger was closed without it: no reader needs it."""
 
 
 class OwnAddError(IntegrityError):
@@ -153,7 +156,8 @@ class GarbageError(BookieServiceError):
 
 
 class ImplausibleListingError(GarbageError):
-    """The metadata's list of ledgers cannot be true, or is too different from what is here."""
+    """The metadata's list of ledgers cannot be true, or differs too much from the ledgers stored
+    here."""
 
 
 class ForeignMetadataError(GarbageError):
@@ -186,7 +190,7 @@ class JournalFileMissingError(JournalError):
 
 
 class DiskError(BookieServiceError):
-    """Root of the errors of the watch on the directories. The text says what to do."""
+    """Root of the errors of the disk watch. The text says what to do."""
 
 
 class DiskLostError(DiskError):
@@ -210,15 +214,15 @@ class DirectoryUnusableError(StartError):
 
 
 class PortTakenError(StartError):
-    """The address to listen on is taken, or is none of this machine."""
+    """The address to listen on is taken, or does not belong to this machine."""
 
 
 class OpenToAllError(StartError):
-    """A bookie may not listen beyond loopback without a shared secret or TLS; see `insecure`."""
+    """A bookie must not listen beyond loopback without a shared secret or TLS (see `insecure`)."""
 
 
 class WrongEngineError(StartError):
-    """The storage on disk has the index of the other engine: convert it, or set that engine."""
+    """The index on disk belongs to the other engine: convert it, or set that engine."""
 
 
 class CookieError(StartError):

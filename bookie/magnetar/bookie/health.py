@@ -1,7 +1,7 @@
-"""What a bookie says of itself: what it does not do, and whether that makes it unwell. Pure.
+"""The health of a bookie: what it refuses, and whether that counts as a fault. Pure.
 
-A bookie that is read-only is well: it serves what it has, and says why it takes no more. It is not
-well while nobody can find it, or while what it promises to take cannot be written.
+A read-only bookie is healthy: it serves what it has and gives the reason why it refuses adds. It is
+unhealthy while clients cannot find it, or while it cannot write adds that it should take.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ class BookieHealth:
     """The state of a running bookie."""
 
     has_session: bool
-    """There is contact to the metadata store."""
+    """Whether the bookie has contact to the metadata store."""
     registered_as: str | None
-    """`writable` or `read-only`; None: not at all."""
+    """`writable` or `read-only`; None if not registered."""
     journals_full: int
-    """Journals that could not write the last group of records they were given."""
+    """Journals whose last group of records could not be written."""
     read_only_reasons: Sequence[str] = ()
-    """Why ordinary adds are refused, in words; empty: they are taken."""
+    """Reasons why ordinary adds are refused, in words; empty if they are taken."""
 
     @property
     def status(self) -> str:
-        """`ok`, or in words what is wrong."""
+        """`ok`, or what is wrong, in words."""
         wrong = []
         if not self.has_session:
             wrong.append("the metadata store does not answer")

@@ -1,8 +1,7 @@
-"""Everything a bookie counts (metric_fields.py says how). Owned by the event loop.
+"""All metrics of a bookie (`metric_fields.py` explains the kinds). Owned by the event loop.
 
-Cheap enough for the hot path: touched per group or request, not per entry. Whoever composes the
-server exports them (Prometheus or otherwise); nothing here knows how. Meaning and units are told in
-docs/metrics.md.
+Cheap enough for the hot path: updated per group or request, not per entry. The code that composes
+the server exports them (to Prometheus or elsewhere). docs/metrics.md explains meaning and units.
 """
 
 from collections.abc import Callable, Iterable
@@ -108,27 +107,29 @@ class GcMetrics:
 
 
 class StorageSizes(NamedTuple):
-    """Gauges of one storage: what it holds in memory."""
+    """Gauges of one storage: its ledgers, and the memory it uses."""
 
     ledgers: int
     write_cache_bytes: int
     read_cache_bytes: int
     read_cache_hits: int
-    """Since it was opened."""
+    """Hits since the storage was opened."""
 
 
 class FlushTimes(NamedTuple):
-    """Seconds of one flush."""
+    """Durations of the two parts of a flush, in seconds."""
 
     log_s: float
-    """Entry log, its sync included."""
+    """Writing the entry log, its sync included."""
     index_s: float
 
 
 @dataclass(slots=True)
 class StorageMetrics:
-    """Counters and gauges of entry storage, summed over all ledger directories of a bookie. Values
-    that are read only when the metrics page is asked for are elsewhere."""
+    """Counters and gauges of entry storage, summed over all ledger directories of a bookie.
+
+    The storages keep the sizes; `refresh` copies them before an export.
+    """
 
     ledgers: int = gauge("Ledgers that are known here.")
     write_cache_bytes: int = gauge("Memory of what is not flushed yet.")
@@ -156,7 +157,7 @@ class StorageMetrics:
         RECORDER.note(FLUSH, seconds, lambda: f"{size_bytes} bytes, index {times.index_s:.3f} s")
 
     def refresh(self, sizes: Iterable[StorageSizes]) -> None:
-        """Take over what the storages hold now."""
+        """Take over the present sizes of the storages."""
         each = list(sizes)
         self.ledgers = sum(size.ledgers for size in each)
         self.write_cache_bytes = sum(size.write_cache_bytes for size in each)
@@ -166,7 +167,7 @@ class StorageMetrics:
 
 @dataclass(slots=True)
 class DiskMetrics:
-    """Counters of the watch on the directories; those with a label count each directory."""
+    """Metrics of the disk watch; those with a label are kept per directory."""
 
     free_bytes: dict[str, float] = gauge_by("directory", "Free bytes of the file system.")
     used_share: dict[str, float] = gauge_by("directory", "Used share of the file system, 0 to 1.")
@@ -180,10 +181,10 @@ class DiskMetrics:
 
 @dataclass(slots=True)
 class BookieMetrics:
-    """The counters of one bookie. Several journals or directories add up, unless a label says."""
+    """Metrics of one bookie, summed over its journals or directories unless a label splits them."""
 
     before_export: list[Callable[[], None]] = field(default_factory=list)
-    """Called on the event loop before the values are read: for gauges that nobody else keeps."""
+    """Called on the event loop before an export: they set gauges that no other code updates."""
 
     # Requests
     add_requests: int = counter("Add requests that were taken, recovery adds included.")

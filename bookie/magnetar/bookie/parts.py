@@ -1,8 +1,8 @@
-"""What a running bookie consists of, for what runs beside its requests.
+"""The parts of a running bookie, for its background services.
 
-A background service (garbage collection, scrubbing, the watch on the disks, ...) is handed the
-parts it needs when the bookie has come up. It starts after the registration and has ended before
-the server stops, so that all parts work while it runs.
+A background service (garbage collection, scrubbing, the disk watch, ...) gets the parts it needs
+when the bookie is up. It starts after the registration and ends before the server stops, so all
+parts work while it runs.
 """
 
 import random
@@ -28,14 +28,14 @@ from magnetar.ledger.registration import BookieRegistry
 
 
 class BackgroundService(Protocol):
-    """Something that goes on beside the requests, on the event loop and on workers of its own."""
+    """A service that runs beside the requests, on the event loop and on workers of its own."""
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the service; return at once."""
         ...
 
     async def close(self) -> None:
-        """End, and wait until everything under way has ended. May come without `start`."""
+        """Stop the service and wait until all its work has ended. May be called without `start`."""
         ...
 
 
@@ -45,15 +45,16 @@ class BookieParts:
 
     bookie_id: str
     instance_id: str
-    """Of the cluster."""
+    """Id of the cluster."""
     settings: BookieSettings
     directories: BookieDirectories
     storage: LedgerStorage
-    """What requests use; it is made of the shards."""
+    """The storage that requests use; made of the shards."""
     shards: tuple[EntryStorage, ...]
-    """One per ledger directory, in their order; none where a simulation has a stand-in."""
+    """One storage per ledger directory, in their order; empty where a simulation uses a stand-in.
+    """
     disks: DiskWatch
-    """How full the ledger directories are, and what may be written there."""
+    """Usage of the ledger directories, and which writes it allows."""
     gate: WriteGate
     ledgers: LedgerTable
     handler: RequestHandler
@@ -67,10 +68,10 @@ class BookieParts:
     network: Network
     random: random.Random
     make_worker: Callable[[str], Worker]
-    """A new worker thread of that name; whoever makes one closes it."""
+    """Makes a worker thread of the given name; the caller closes it."""
     worker: Worker
-    """For calls that block for a moment. What takes long makes a worker of its own."""
+    """Worker for calls that block for a moment. Long work needs a worker of its own."""
     was_unclean: bool
-    """The run before did not stop in order."""
+    """Whether the previous run did not stop in order."""
     on_fatal: Callable[[BaseException], None]
-    """Ends the process: for what the bookie must not go on with."""
+    """Ends the process, after an error with which the bookie must not continue."""

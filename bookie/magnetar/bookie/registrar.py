@@ -1,9 +1,9 @@
-"""Keeps the bookie registered as what it is: writable or read-only, and at all.
+"""Registration of the bookie in the metadata store: writable, read-only, or none.
 
-A change of kind registers the new one before it removes the old one, in both directions, so that
-nobody ever sees the bookie as lost (defect B22). After the session was lost, ordinary adds are
-refused until the bookie is registered again, under the same id, after another look at its cookies;
-if another process holds the registration by then, the bookie ends.
+A change of kind registers the new one before it removes the old one, in both directions, so that no
+client ever sees the bookie as lost (defect B22). After a lost session, the bookie refuses ordinary
+adds. It checks its cookies again and registers under the same id; then it takes adds again. If
+another process holds the registration by then, the bookie ends.
 
 Source: storage sheet, section 11.
 """
@@ -39,7 +39,8 @@ class Registrar:
         wait_s: float,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`info.readonly` does not matter. `wait_s`: for an earlier registration to expire."""
+        """`info.readonly` is ignored. `wait_s`: how long to wait for an earlier registration to
+        expire."""
         self._registry = registry
         self._store = store
         self._info = info
@@ -57,23 +58,26 @@ class Registrar:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Register, and keep it up to date from now on.
+        """Register, and keep the registration up to date from now on.
 
         Raises:
             RegistrationTakenError: another process is registered under this bookie id.
-            MetadataError: as the store.
+            MetadataError: the metadata store failed.
         """
         self._watch = self._store.on_session_change(self._on_session_change)
         await self._register()
         self._gate.on_change = self._wanted.set
-        self._wanted.set()  # for what changed meanwhile
+        self._wanted.set()  # for changes during the registration
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"register-{self._info.bookie_id}"
         )
 
     async def wait_read_only(self) -> None:
-        """Wait until the bookie is registered as read-only. Never ends while it is wanted as
-        writable, or while the metadata store is away: the caller has a time limit."""
+        """Wait until the bookie is registered as read-only.
+
+        Does not end while the gate wants it writable or the metadata store is away: the caller sets
+        a time limit.
+        """
         while self.registered_as is not True:
             self._registered.clear()
             await self._registered.wait()
@@ -88,7 +92,7 @@ class Registrar:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self.registered_as is None:
-            return  # what is registered under this id, if anything, is not ours
+            return  # a registration under this id, if any, is not ours
         try:
             await self._registry.unregister(self._info.bookie_id)
         except MetadataError as error:
@@ -109,7 +113,7 @@ class Registrar:
                 self._on_fatal(error)
                 return
             except (MetadataError, OSError) as error:
-                # OSError: the cookie could not be read now, as with too many open files.
+                # OSError: the cookie cannot be read now, for instance with too many open files.
                 bookie_id = self._info.bookie_id
                 _log.warning("bookie_register_failed", bookie=bookie_id, error=str(error))
                 await asyncio.sleep(_RETRY_S)
@@ -129,7 +133,7 @@ class Registrar:
                 f"another process is registered as bookie {self._info.bookie_id}; stop it, or give "
                 f"this one its own bookie id and data directory"
             ) from error
-        if sessions_lost == self._sessions_lost:  # else what was registered is gone again
+        if sessions_lost == self._sessions_lost:  # else the session took it away again
             self.registered_as = readonly
             self._registered.set()
             self._gate.open(ReadOnlyReason.UNREGISTERED)

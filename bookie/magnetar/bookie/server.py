@@ -1,11 +1,11 @@
 """The bookie's sockets: bytes to frames, replies to bytes, and the limits on both.
 
-A connection is read only while its client takes the replies, its earlier frames are obeyed and the
-journal keeps up; so every buffer here is bounded, and TCP pushes back to the client. What all
-connections hold together is bounded as well (defect B23): beyond `reads_bytes_max` of reads under
-way nothing is read, and when the clients that do not take their replies hold `replies_bytes_max`,
-the next one that falls behind is cut off. A client whose machine is gone is found out by the
-system's keep-alive: it would hold one of `connections_max` for ever.
+The bookie reads a connection only while its client takes the replies, its earlier frames are
+handled and the journal keeps up. So every buffer here is bounded, and TCP pushes back to the
+client. The totals of all connections are bounded as well (defect B23): while pending reads may
+return `reads_bytes_max`, nothing is read; when the clients that do not take their replies hold
+`replies_bytes_max`, the next client that falls behind is disconnected. The system's keep-alive
+detects clients whose machine is gone; each would hold one of `connections_max` for ever.
 """
 
 import asyncio
@@ -27,9 +27,10 @@ from magnetar.ledger.wire_adds import count_of
 _log = structlog.get_logger(__name__)
 
 REQUEST_COST_BYTES = 2 << 10
-"""What a request counts of a turn beside its bytes: it takes a few microseconds."""
+"""Bytes that a request counts in a turn beside its own bytes, since it takes a few microseconds."""
 READ_COST_REQUESTS = 4
-"""As how many a read counts: what the page cache has is read on the loop, which takes some tens."""
+"""Requests that a read counts for: data in the page cache is read on the loop, which takes tens of
+microseconds."""
 
 
 class BookieServer:
@@ -63,15 +64,15 @@ class BookieServer:
         self._reads_bytes_max = reads_bytes_max
         self._reads_bytes = 0
         self.has_too_many_reads = False
-        """The reads under way have asked for all the memory there is for them."""
+        """Whether the pending reads use up all the memory for reads."""
         self._behind_max = max(1, replies_bytes_max // connection_buffer_bytes_max)
         self._behind = 0
         self._network = network
-        # A dict for a set that keeps its order: what happens to all happens in the same order.
+        # A dict serves as an ordered set, so that actions on all connections have a fixed order.
         self._connections: dict[BookieConnection, None] = {}
         self._listener: Listener | None = None
         self.is_reading = True
-        """False while the journals have too much to do, or the bookie stops."""
+        """False while the journal queue is over its limit, or the bookie stops."""
         self._is_stopping = False
         self._emptied = asyncio.Event()
 
@@ -81,29 +82,30 @@ class BookieServer:
         return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
-        """Listen.
+        """Listen on an address.
 
         Raises:
-            OSError: the address is taken or not ours.
+            OSError: the address is taken, or does not belong to this machine.
         """
         self._listener = await self._network.listen(host, port, lambda: BookieConnection(self))
 
     async def stop_reading(self) -> None:
-        """Take no more connections and no more requests; replies still go out."""
+        """Take no more connections and requests; replies are still sent."""
         self._is_stopping = True
         self._set_reading(False)
         if self._listener is not None:
             await self._listener.close()
 
     def close_connections(self, *, abort: bool = False) -> None:
-        """Close every connection, after what it has to send unless `abort`; take no more."""
+        """Close every connection and take no more. Pending replies are sent first unless
+        `abort`."""
         self._is_stopping = True
         for connection in list(self._connections):
             connection.close(abort=abort)
 
     async def wait_closed(self, *, timeout_s: float) -> None:
-        """After `close_connections`: wait until what they had to send is gone, and abort the rest
-        when the time is up."""
+        """Wait, after `close_connections`, until all connections are closed; abort the rest at the
+        timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._connections:
@@ -114,12 +116,12 @@ class BookieServer:
                 connection.abort()
 
     def on_requests(self) -> None:
-        """Requests were handed to the journals: have they too much to do?"""
+        """Stop reading if the journal queue is over its limit, after requests were handed over."""
         if self.is_reading and self._journals.queued_bytes > self._journal_queue_bytes_max:
             self._set_reading(False)
 
     def on_committed(self) -> None:
-        """A journal has less to do."""
+        """Read again if the journal queue is short enough, after a journal has committed."""
         if (
             not self.is_reading
             and not self._is_stopping
@@ -128,7 +130,7 @@ class BookieServer:
             self._set_reading(True)
 
     def on_reads_bytes(self, change: int) -> None:
-        """What reads under way have asked for has become more or less."""
+        """Count the bytes that pending reads may return, and pause or resume reading."""
         self._reads_bytes += change
         self.metrics.reads_pending_bytes = self._reads_bytes
         if self._reads_bytes >= self._reads_bytes_max:
@@ -138,7 +140,8 @@ class BookieServer:
             asyncio.get_running_loop().call_soon(self._try_all_again)
 
     def on_behind(self, is_behind: bool) -> bool:
-        """A client does not take its replies, or takes them again; False if it has to go."""
+        """Note that a client does not take its replies, or takes them again; False: disconnect
+        it."""
         if is_behind and self._behind >= self._behind_max:
             self.metrics.slow_clients_cut += 1
             return False
@@ -146,7 +149,7 @@ class BookieServer:
         return True
 
     def admit(self, connection: "BookieConnection") -> bool:
-        """Whether there is room for one more connection."""
+        """Register a connection; return whether there is room for it."""
         if self._is_stopping or len(self._connections) >= self._connections_max:
             self.metrics.connections_refused += 1
             return False
@@ -155,7 +158,7 @@ class BookieServer:
         return True
 
     def forget(self, connection: "BookieConnection") -> None:
-        """The connection is closed."""
+        """Remove a closed connection."""
         self._connections.pop(connection, None)
         self.metrics.connections = len(self._connections)
         self.handler.forget(connection)
@@ -172,27 +175,28 @@ class BookieServer:
 
 
 class BookieConnection(asyncio.Protocol):
-    """One client. Frames that could not be obeyed yet wait here, and it is not read meanwhile."""
+    """One client connection. It holds frames that must wait, and is not read meanwhile."""
 
     def __init__(self, server: BookieServer) -> None:
         self._server = server
         self._decoder = FrameDecoder(server.frame_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._ending: asyncio.Transport | None = None
-        """The transport after `close`, while it sends what it has."""
+        """The transport after `close`, while it sends the remaining replies."""
         self._backlog: list[Frame] = []
         self._is_handling = False
         self._is_paused = False
         self._is_write_paused = False
         self._is_resting = False
-        """The turn of the loop is used up; it waits for a later one (`TurnShares`)."""
+        """Whether the turn of the loop is used up and the connection waits for a later one
+        (`TurnShares`)."""
         self._held_bytes = 0
-        """Received when the turn was used up already."""
+        """Bytes received after the turn was used up."""
         self._reads_bytes = 0
 
     @property
     def reads_bytes(self) -> int:
-        """What its reads under way have asked for."""
+        """Bytes that the pending reads of this connection may return."""
         return self._reads_bytes
 
     @reads_bytes.setter
@@ -269,7 +273,7 @@ class BookieConnection(asyncio.Protocol):
         self.try_again()
 
     def try_again(self) -> None:
-        """Obey the frames that wait, if that is possible now, and read on if it is."""
+        """Handle the waiting frames, and resume reading, if both are possible now."""
         if not self._backlog or self._is_handling or self._is_resting:
             self._update_reading()
         elif self._server.shares.is_used_up:
@@ -278,7 +282,7 @@ class BookieConnection(asyncio.Protocol):
             self._handle(self._backlog)
 
     def go_on(self) -> None:
-        """A later turn of the loop has room for it."""
+        """Continue in a later turn of the loop, which has room."""
         self._is_resting = False
         held_bytes, self._held_bytes = self._held_bytes, 0
         self._server.shares.use_bytes(held_bytes)
@@ -293,7 +297,7 @@ class BookieConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self, *, abort: bool) -> None:
-        """End the connection; frames that wait here are dropped, and so never answered."""
+        """End the connection; waiting frames are dropped and never answered."""
         transport, self._transport = self._transport, None
         self._backlog = []
         if transport is not None:
@@ -304,7 +308,7 @@ class BookieConnection(asyncio.Protocol):
                 transport.close()
 
     def abort(self) -> None:
-        """End a connection that `close` has not ended yet."""
+        """Cut a connection that `close` has not ended yet."""
         if self._ending is not None:
             self._ending.abort()
 
@@ -333,7 +337,7 @@ class BookieConnection(asyncio.Protocol):
             self._update_reading()
 
     def _rest(self) -> None:
-        """Go on in a later turn of the loop: busy clients must not keep it to themselves."""
+        """Continue in a later turn of the loop: busy clients must not monopolise it."""
         if not self._is_resting:
             self._is_resting = True
             self._server.shares.wait(self)
@@ -358,7 +362,7 @@ class BookieConnection(asyncio.Protocol):
             transport.resume_reading()
 
     def _on_other_version(self, error: BookieVersionError) -> None:
-        """Say so in the one form that both releases know, the header, and end the connection."""
+        """Answer in the header, the form that both releases know, and end the connection."""
         if self._transport is not None and error.op < RESPONSE:
             self._transport.write(
                 encode_frame(
@@ -376,13 +380,14 @@ class BookieConnection(asyncio.Protocol):
         _log.warning("bookie_version_unknown", peer=str(peer), error=str(error))
 
     def _on_wrong_bookie(self, error: WrongBookieError) -> None:
-        """The client has been told. Nothing that it sends is for us: not even what is here."""
+        """End the connection, and drop its frames: they are for another bookie. The client has the
+        reply."""
         peer = self._transport.get_extra_info("peername") if self._transport else None
         self.close(abort=False)
         _log.warning("bookie_meant_is_another", peer=str(peer), error=str(error))
 
     def _on_malformed(self, error: BookieProtocolError) -> None:
-        """What follows in the stream cannot be trusted: end this connection, and only this one."""
+        """End this connection, and only this one: the rest of its stream cannot be trusted."""
         self._server.metrics.malformed_frames += 1
         peer = self._transport.get_extra_info("peername") if self._transport else None
         self.close(abort=True)
@@ -390,7 +395,7 @@ class BookieConnection(asyncio.Protocol):
 
 
 def _within(frames: list[Frame], requests_max: int) -> list[Frame]:
-    """The first frames, as many as make so many requests; one at least."""
+    """Return the first frames, up to `requests_max` requests, but at least one frame."""
     now = frames[:requests_max]
     requests = 0
     for at, frame in enumerate(now):

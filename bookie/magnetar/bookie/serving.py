@@ -1,7 +1,8 @@
-"""What serves requests: handler, journals, checkpoints and sockets; their start and their end.
+"""The serving part of a bookie: handler, journals, checkpoints and sockets; their start and stop.
 
-Each start adds to `opened` how to end it, so that all ends in the reverse order: no more requests,
-the journals drained and answered, connections closed, a last checkpoint, the journals closed.
+Each start pushes its stop onto `opened`, so that all stops run in the reverse order: take no more
+requests, drain the journals and answer, close the connections, make a last checkpoint, close the
+journals.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 VERSION = "0.1.0"
 _CLOSE_TIMEOUT_S = 1.0
-"""At a stop, for replies to clients that do not take them."""
+"""At a stop, seconds to wait for clients that do not take their replies."""
 
 StartJournal = Callable[
     [JournalFiles, LastMark, OnCommitted[BatchContext]], RunningJournal[BatchContext]
@@ -48,7 +49,7 @@ StartJournal = Callable[
 
 
 class Serving:
-    """One run. Its parts are there after `start`."""
+    """One run of the serving parts; the attributes are set by `start`."""
 
     ledgers: LedgerTable
     handler: RequestHandler
@@ -94,7 +95,7 @@ class Serving:
     async def start(
         self, last_marks: LastMarks, ends: Marks, owners: Sequence[bytes], opened: AsyncExitStack
     ) -> None:
-        """Start all. `ends` are those of the journals after the replay.
+        """Start all parts. `ends` are the ends of the journals after the replay.
 
         Raises:
             PortTakenError, HorizonDamagedError
@@ -107,7 +108,7 @@ class Serving:
         opened.push_async_callback(self._stop)
 
     def abort(self) -> None:
-        """Nothing is answered any more: what is true is what a replay finds."""
+        """Stop answering at once: from now on only a replay can tell what is stored."""
         self._has_failed = True
         if self._is_listening:
             self.server.close_connections(abort=True)
@@ -224,7 +225,8 @@ class Serving:
             try:
                 await self.checkpointer.checkpoint()
             except (StorageError, OSError) as error:
-                # Nothing is lost: the journal has it. The next start takes a little longer.
+                # Nothing is lost: the journal has the entries. The next start takes a little
+                # longer.
                 _log.warning("checkpoint_at_stop_failed", bookie=self._bookie_id, error=str(error))
 
     def _on_flushed(self) -> None:
@@ -232,12 +234,12 @@ class Serving:
         self._disks.on_flushed()
 
     def _on_flush_failure(self, error: BaseException) -> None:
-        """Of a flush that is tried again soon: until that succeeds, a full disk takes no adds."""
+        """Handle a failed flush, which is retried; until it succeeds, a full disk takes no adds."""
         self._end_if_broken(error)
         if is_out_of_room(error):
             self._disks.on_no_room()
 
     def _end_if_broken(self, error: BaseException) -> None:
-        """A disk that is full gets another try; a broken one ends the bookie (defect B18)."""
+        """End the bookie if the disk is broken; a full disk gets a retry (defect B18)."""
         if not isinstance(error, StorageClosedError) and is_disk_broken(error):
             self._on_fatal(error)

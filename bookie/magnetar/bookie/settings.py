@@ -1,4 +1,4 @@
-"""Settings of a bookie. They are frozen, and are handed on whole to the parts that read several."""
+"""Settings of a bookie: frozen, and passed whole to the parts that read several of them."""
 
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,7 @@ from magnetar.ledger.wire import FRAME_BYTES_MAX
 
 
 class BookieSettings(LinkSettings):
-    """How a bookie stores and serves. Units are in the names."""
+    """Settings of how a bookie stores and serves. Units are in the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -529,7 +529,7 @@ class BookieSettings(LinkSettings):
 
     @property
     def asks_for_proof(self) -> bool:
-        """Whether a stranger is turned away: by the shared secret, or for want of a certificate."""
+        """Whether clients must prove who they are, by the shared secret or a TLS certificate."""
         return self.has_tls or (bool(self.shared_secret_file) and not self.shared_secret_optional)
 
     @property

@@ -17,21 +17,21 @@ class StorageOptions:
     """Size at which the active buffer wants a flush. Two of them bound the write cache."""
     read_cache_bytes: int = 64 << 20
     flush_spread_s: float = 0.0
-    """How long a flush may take that nobody waits for; 0: no longer than it must."""
+    """Longest duration of a gentle flush, in seconds; 0: as fast as it can."""
     entry_log_bytes_max: int = 1 << 30
     entry_log_ledgers_max: int = 100_000
     run_bytes_max: int = 1 << 20
-    """Packets of a run. Larger runs make a smaller index, and more is read ahead for nothing."""
+    """Bytes of packets in a run. Larger runs make a smaller index, but read more bytes in vain."""
     run_entries_max: int = 4096
     open_files_max: int = 128
     """Entry logs kept open for reading."""
     read_workers: int = 4
-    """Reads from disk that are under way at the same time."""
+    """Disk reads in progress at the same time."""
     pending_reads_max: int = 10_000
-    """Reads that may wait for the disk."""
+    """Reads that may wait for the disk; further ones are refused."""
     index_page_bytes: int = 8192
-    """A page of a new page file (`interleaved`): 1022 entries."""
+    """Size of a page in a new page file (`interleaved`), in bytes; 8192 hold 1022 entries."""
     index_cache_bytes: int = 64 << 20
-    """Pages and headers of page files in memory."""
+    """Bytes of memory for pages and headers of page files."""
     index_open_files_max: int = 512
     """Page files kept open for reading."""

@@ -1,1 +1,1 @@
-"""The directories of a bookie: whose they are, how full they are, what follows from that."""
+"""The directories of a bookie: their owner, their usage, and its consequences."""

@@ -1,7 +1,7 @@
-"""The directories of a bookie: its own, those of its journals, those of its ledgers.
+"""The directories of a bookie: its data directory, its journal directories, its ledger directories.
 
-Each may lie on a disk of its own, and each has a lock of its own: a directory that two bookies are
-told to use is refused, whatever else they are told.
+Each may be on a disk of its own, and each has a lock of its own: a directory that is configured for
+two bookies is refused, whatever else is configured.
 """
 
 import posixpath
@@ -22,29 +22,32 @@ _NO_DATA = {
     *(f"{COOKIE_NAME}.new", f"{STAMPING_NAME}.new"),
     "lost+found",
 }
-"""Names that are also in a directory without data: what a crash leaves of a first start, and what
-is in every new file system."""
+"""Names that a directory without data may contain: remains of a crash in a first start, and a
+folder of every new file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieDirectories:
-    """Absolute paths. The order of journals and of ledgers is part of the data: ledgers are spread
-    over them by their position."""
+    """Absolute paths of a bookie's directories.
+
+    The order of journals and of ledgers is part of the data: ledgers are spread over them by their
+    position.
+    """
 
     data: str
-    """Of the bookie itself: it holds the others unless they are told to lie elsewhere."""
+    """The data directory; contains the others unless they are configured elsewhere."""
     journals: tuple[str, ...]
     ledgers: tuple[str, ...]
 
     def __iter__(self) -> Iterator[str]:
-        """All of them; the bookie's own comes first."""
+        """Iterate over all directories; the data directory comes first."""
         yield self.data
         yield from self.journals
         yield from self.ledgers
 
 
 def directories_of(settings: BookieSettings) -> BookieDirectories:
-    """The directories that the settings name."""
+    """Return the directories that the settings name."""
     data = str(settings.data_directory.absolute())
     return BookieDirectories(
         data,
@@ -56,11 +59,11 @@ def directories_of(settings: BookieSettings) -> BookieDirectories:
 
 
 def lock_directories(disk: Disk, directories: BookieDirectories) -> ExitStack:
-    """Make the directories that are not there, and lock them all; to close is to release.
+    """Create missing directories, and lock them all; closing the result releases the locks.
 
     Raises:
         DirectoryLockedError: another process uses one of them. None stays locked.
-        DirectoryUnusableError: one of them cannot be made or written.
+        DirectoryUnusableError: one of them cannot be created or written.
     """
     with ExitStack() as locks:
         for directory in directories:
@@ -82,5 +85,5 @@ def lock_directories(disk: Disk, directories: BookieDirectories) -> ExitStack:
 
 
 def has_data(disk: Disk, directory: str) -> bool:
-    """Whether there is anything in a directory beside its lock and its cookie."""
+    """Return whether a directory contains anything beside its lock and its cookie."""
     return any(name not in _NO_DATA for name in disk.list(directory))

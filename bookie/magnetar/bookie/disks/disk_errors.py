@@ -1,8 +1,8 @@
-"""Failures of a ledger directory that mean that its disk is broken. Pure.
+"""Classification of failures: those that mean that a ledger directory's disk is broken. Pure.
 
-A full disk, or a process at a limit, may be well again in a moment: what failed is tried again. Any
-other error of a write or a sync is final, since the kernel may have dropped what it could not
-write (rule 3.6, defect B18): the bookie ends, and its next start finds what is true.
+A full disk, or a process at a limit, may recover in a moment: the failed operation is retried. Any
+other error of a write or a sync is final, since the kernel may have dropped data that it could not
+write (rule 3.6, defect B18): the bookie ends, and its next start finds out what is stored.
 
 Source: storage sheet, section 11.
 """
@@ -25,21 +25,21 @@ _TEXTS = {
     "Too many open files": errno.EMFILE,
     "Cannot allocate memory": errno.ENOMEM,
 }
-"""RocksDB tells its errors as text."""
+"""Texts in RocksDB's errors, which have no number."""
 
 
 def is_disk_broken(error: BaseException) -> bool:
-    """Whether this failure of a write to a ledger directory is final."""
+    """Return whether this failure of a write to a ledger directory is final."""
     return _errno_of(error) not in _MAY_PASS
 
 
 def is_out_of_room(error: BaseException) -> bool:
-    """Whether a write failed because there is no room: of bytes, of inodes, of a quota."""
+    """Return whether a write failed because bytes, inodes or a quota are used up."""
     return _errno_of(error) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _errno_of(error: BaseException) -> int | None:
-    """The number that the system gave, if it is known."""
+    """Return the error number of the system, if it is known."""
     cause: BaseException | None = error
     text = ""
     while cause is not None:

@@ -1,14 +1,14 @@
-"""How full a directory is, what may be written there, and what the bookie makes of it. Pure.
+"""Levels of disk usage, the writes that each allows, and the verdict for the bookie. Pure.
 
-A directory turns FULL when its file system is used to `full_share`, and stays so until the use has
-fallen below `low_water_share`, so that a bookie does not flutter at the edge:
+A directory turns FULL when the used share of its file system reaches `full_share`, and stays so
+until the share is below `low_water_share`. So a bookie does not flutter at the edge:
 
     used share                    not FULL before         FULL before
     full_share and above          FULL                    FULL
     low_water_share and above     FREE or ALMOST_FULL     FULL
     below low_water_share         FREE or ALMOST_FULL     FREE or ALMOST_FULL
 
-Of the latter two it is ALMOST_FULL from `warn_share` on. What may be done:
+Of FREE and ALMOST_FULL, the level is ALMOST_FULL from `warn_share` on. Each level allows:
 
                     ordinary adds   minor compaction   major compaction
     FREE            yes             yes                yes
@@ -16,7 +16,7 @@ Of the latter two it is ALMOST_FULL from `warn_share` on. What may be done:
     FULL            no              no                 no
 
 Compactions write new logs before they free old ones, hence they stop first. Recovery adds depend on
-the free bytes alone: they go on as long as there is room for them in every ledger directory.
+the free bytes alone: they continue as long as there is room for them in every ledger directory.
 
 Source: storage sheet, section 11.
 """
@@ -38,7 +38,7 @@ class DiskLevel(Enum):
 
 
 class DiskUse(Enum):
-    """What somebody wants to write."""
+    """A kind of write to a directory."""
 
     ADDS = "adds"
     MINOR_COMPACTION = "minor compaction"
@@ -46,14 +46,14 @@ class DiskUse(Enum):
 
 
 class Usage(NamedTuple):
-    """What the file system of a directory says, in bytes."""
+    """Size of a directory's file system, in bytes."""
 
     free: int
     total: int
 
     @property
     def used_share(self) -> float:
-        """0 to 1; a file system without a size counts as full."""
+        """Used share, 0 to 1; a file system without a size counts as full."""
         return 1 - self.free / self.total if self.total > 0 else 1.0
 
 
@@ -80,7 +80,7 @@ _ALLOWED: dict[DiskLevel, frozenset[DiskUse]] = {
 
 
 def next_level(level: DiskLevel, usage: Usage, settings: BookieSettings) -> DiskLevel:
-    """The level after a look at the disk."""
+    """Return the level after a check of the disk."""
     used = usage.used_share
     if used >= settings.disk_full_share:
         fill = _Fill.OVER
@@ -92,20 +92,20 @@ def next_level(level: DiskLevel, usage: Usage, settings: BookieSettings) -> Disk
 
 
 def is_allowed(level: DiskLevel, use: DiskUse) -> bool:
-    """Whether that may be written in a directory of this level."""
+    """Return whether a directory of this level allows such writes."""
     return use in _ALLOWED[level]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the bookie makes of all its ledger directories."""
+    """The consequence of all ledger directories' levels for the bookie."""
 
     is_read_only: bool
-    """All of it: it registers as read-only, and refuses ordinary adds."""
+    """Whether the whole bookie registers as read-only, and refuses ordinary adds."""
     full: frozenset[int]
-    """The ledger directories that are full, by position: they take no ordinary adds."""
+    """Positions of the full ledger directories, which take no ordinary adds."""
     takes_recovery_adds: bool
-    """There is room for them in every ledger directory."""
+    """Whether every ledger directory has room for recovery adds."""
 
 
 def judge(
@@ -115,7 +115,10 @@ def judge(
     is_one_enough: bool,
     recovery_bytes_min: int,
 ) -> Verdict:
-    """`is_one_enough`: one full directory makes the bookie read-only, else only all of them do."""
+    """Judge the levels and usages of all ledger directories.
+
+    `is_one_enough`: one full directory makes the bookie read-only; otherwise only all of them do.
+    """
     full = frozenset(i for i, level in enumerate(levels) if level is DiskLevel.FULL)
     return Verdict(
         is_read_only=bool(full) if is_one_enough else len(full) == len(levels),

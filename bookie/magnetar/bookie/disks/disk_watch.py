@@ -1,9 +1,10 @@
-"""The watch on the directories: how full they are, whether they are there, what follows.
+"""The disk watch: how full the directories are, whether they exist, and what follows.
 
-Every `disk_check_interval_s` it looks at all directories, on a worker. Full ledger directories
-close the gate for ordinary adds and make the bookie register as read-only; room again opens it and
-registers it as writable (`disk_states.py` has the table). A directory that cannot be looked at, or
-has lost its cookie (somebody unmounted it), ends the bookie: it can vouch for nothing any more.
+Every `disk_check_interval_s` it checks all directories, on a worker. Full ledger directories close
+the gate for ordinary adds and make the bookie register as read-only; free space opens the gate and
+registers the bookie as writable (`disk_states.py` has the table). A directory that cannot be read,
+or has lost its cookie (because it was unmounted), ends the bookie: it can no longer vouch for any
+data.
 """
 
 import asyncio
@@ -34,7 +35,10 @@ _log = structlog.get_logger(__name__)
 
 
 class DiskWatch:
-    """A background service. `levels` and `usages` are those of the ledger directories."""
+    """The background service that watches the disks.
+
+    `levels` and `usages` are those of the ledger directories.
+    """
 
     def __init__(
         self,
@@ -58,18 +62,18 @@ class DiskWatch:
         self.levels = [DiskLevel.FREE] * len(directories.ledgers)
         self.usages: list[Usage] = []
         self._all_usages: list[Usage] = []
-        """Of all directories, in their order."""
+        """Usages of all directories, in their order."""
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
         self._has_no_room = False
         self._is_closing = False
 
     async def look_first(self) -> None:
-        """The look before the bookie serves; without it nothing is known.
+        """Check all directories before the bookie serves, for a first result.
 
         Raises:
             DiskLostError: a directory cannot be used.
-            DiskFullError: it is full, and the settings forbid to be read-only.
+            DiskFullError: it is full, and the settings forbid read-only mode.
         """
         settings = self._settings
         if settings.read_only_forced:
@@ -82,10 +86,11 @@ class DiskWatch:
         await self._remember()
 
     async def look(self) -> None:
-        """Look at all directories now, and do what follows.
+        """Check all directories now, and apply the result.
 
         Raises:
-            DiskLostError, DiskFullError: as `look_first`.
+            DiskLostError: a directory cannot be used.
+            DiskFullError: it is full, and the settings forbid read-only mode.
         """
         await self._look(needs_cookies=True)
 
@@ -112,23 +117,23 @@ class DiskWatch:
             await self.worker.run(lambda: self._state_files.set_read_only(is_full))
 
     def on_no_room(self) -> None:
-        """A flush found no room, whatever the sizes say: inodes or a quota may be used up."""
+        """Treat the disks as full after a flush failed: inodes or a quota may be used up."""
         if not self._has_no_room:
             self._has_no_room = True
             self._wanted.set()
 
     def on_flushed(self) -> None:
-        """A flush has succeeded: there is room."""
+        """Believe the sizes again after a flush has succeeded."""
         if self._has_no_room:
             self._has_no_room = False
             self._wanted.set()
 
     def allows(self, directory: str, use: DiskUse) -> bool:
-        """Whether that may be written now in a ledger directory (its path)."""
+        """Return whether a ledger directory (its path) now allows such writes."""
         return is_allowed(self.levels[self._directories.ledgers.index(directory)], use)
 
     def facts(self) -> list[DirectoryFacts]:
-        """Return what the last look has found, for operators. Directories may share a disk."""
+        """Return the result of the last check, for operators. Directories may share a disk."""
         directories = self._directories
         uses: list[DirectoryUse] = ["bookie"]
         uses += ["journal" for _ in directories.journals]
@@ -158,7 +163,7 @@ class DiskWatch:
                 async with asyncio.timeout(self._settings.disk_check_interval_s):
                     await self._wanted.wait()
             except TimeoutError:
-                pass  # it is time
+                pass  # the interval is over
             if self._is_closing:
                 return
             self._wanted.clear()
@@ -172,7 +177,7 @@ class DiskWatch:
                 _log.warning("disk_look_failed", error=str(error))
 
     def _usage(self, directory: str, *, needs_cookie: bool) -> Usage:
-        """On the worker.
+        """Read the usage of a directory. Runs on the worker.
 
         Raises:
             DiskLostError

@@ -1,9 +1,9 @@
-"""Two small files in the data directory: that a bookie runs here, and that it was read-only.
+"""Two marker files in the data directory: that a bookie runs here, and that it was read-only.
 
-`running` is made at start and removed at the end of an orderly stop: whoever finds it at start
-knows that the last run did not end so (storage sheet, sections 12 and 13). `read-only` is kept if
-the settings say so, and makes the next start read-only until the disks are below their low-water
-marks again. Calls block.
+`running` is created at start and removed at the end of an orderly stop: if it exists at start, the
+previous run did not stop in order (storage sheet, sections 12 and 13). `read-only` is kept if the
+settings say so, and makes the next start read-only until the disks are below their low-water marks
+again. Calls block.
 """
 
 import posixpath
@@ -19,14 +19,14 @@ _READ_ONLY = "read-only"
 
 
 class StateFiles:
-    """The files of one data directory."""
+    """The marker files of one data directory."""
 
     def __init__(self, disk: Disk, data_directory: str) -> None:
         self._disk = disk
         self._directory = data_directory
 
     def mark_running(self) -> bool:
-        """Make the mark of a run; True if the one before did not stop in order.
+        """Create the mark of a run; return True if the previous run did not stop in order.
 
         Raises:
             OSError: the mark could not be written.
@@ -38,7 +38,7 @@ class StateFiles:
         return False
 
     def mark_stopped(self) -> None:
-        """The run has stopped in order: everything is where it belongs.
+        """Remove the mark of the run after an orderly stop.
 
         Raises:
             OSError: the mark could not be removed.
@@ -46,11 +46,11 @@ class StateFiles:
         self._remove(_RUNNING)
 
     def was_read_only(self) -> bool:
-        """Whether the last run was read-only when it ended."""
+        """Return whether the last run was read-only when it ended."""
         return self._disk.exists(posixpath.join(self._directory, _READ_ONLY))
 
     def set_read_only(self, is_read_only: bool) -> None:
-        """Remember it for the next start. A disk that is full or ill is no reason to fail here."""
+        """Save the mode for the next start. A full or failing disk is no reason to fail here."""
         try:
             if not is_read_only:
                 self._remove(_READ_ONLY)

@@ -1,1 +1,1 @@
-"""The ledger storage: caches, flushes and reads over entry logs and index."""
+"""The engine of the ledger storage: caches, flushes and reads over entry logs and index."""

@@ -1,14 +1,14 @@
 """The ledger storage of both engines: write cache, entry logs, index, read cache.
 
-The engines differ in how a flush lays out entries and in the index; both come in as parts.
+The engines differ in the index, and in how a flush lays out entries; both come in as parts.
 
-All state belongs to the event loop. Workers touch the files: one flushes frozen buffers, some
-read. They get what they need with each call and hand back values.
+All state belongs to the event loop. Workers touch the files: one flushes frozen buffers, some read.
+They get their input with each call and return values.
 
-An entry is looked for in the active buffer, the buffer being flushed, the read cache and the index.
-The first three are looked at without giving control away; a buffer leaves memory only after the
-index has its runs. So an entry that was missing from memory and is then missing from the index is
-not stored. That is the ground for every "no such entry".
+A read looks for an entry in the active buffer, the buffer being flushed, the read cache and the
+index. It looks at the first three without an await, and a buffer leaves memory only after the index
+has its runs. So an entry that was missing from memory and is then missing from the index is not
+stored. Every "no such entry" relies on that.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ from magnetar.ledger.wire_bodies import EntryList
 __all__ = ["EntryStorage", "StorageOptions"]
 
 _STEP_LEDGERS = 1_000
-"""Ledgers of which older copies are forgotten at once after a flush."""
+"""Ledgers per step when read caches drop overwritten entries after a flush."""
 
 
 class EntryStorage:
-    """A `LedgerStorage` in one directory. See there for what the methods promise."""
+    """A `LedgerStorage` in one directory; that interface documents the methods."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class EntryStorage:
         finish_compactions: FinishCompactions = finish_compactions,
         metrics: StorageMetrics | None = None,
     ) -> None:
-        """`metrics`: counted here, perhaps by several storages."""
+        """`metrics` may be shared by several storages."""
         self._metrics = metrics or StorageMetrics()
         self._clock = clock
         self.on_wants_flush: Callable[[], None] = _nothing
@@ -89,7 +89,7 @@ class EntryStorage:
         )
         self._memory = MemoryView(self._stored.cache)
         self._states: dict[int, bytes] = {}
-        """Encoded: there may be a million of them, and few are in use at a time."""
+        """Encoded states: there may be a million of them, and few are in use at a time."""
         self._last_entries = LastEntries()
         self._parts: StorageParts | None = None
 
@@ -128,7 +128,7 @@ class EntryStorage:
                 waiter.set_exception(StorageClosedError("the storage was closed before the flush"))
         self._stored.close()
         self.hurry()
-        # Behind everything that was submitted: a flush under way comes to its end.
+        # After everything that was submitted: a running flush ends first.
         await parts.lanes.close()
         try:
             await parts.flush_worker.run(parts.flusher.close)
@@ -137,12 +137,12 @@ class EntryStorage:
         try:
             await parts.flush_worker.run(parts.index.close)
         except StorageIOError:
-            pass  # it repeats an error of a flush; what was flushed is safe
+            pass  # repeats an error of a flush; flushed data is safe
         parts.flush_worker.close()
 
     @property
     def on_damage(self) -> Callable[[Damage], None]:
-        """Called for everything damaged that a read comes upon. Set by the owner."""
+        """Called for all damage that a read finds. Set by the owner."""
         return self._stored.on_damage
 
     @on_damage.setter
@@ -151,16 +151,16 @@ class EntryStorage:
 
     @property
     def maintenance(self) -> LogMaintenance:
-        """For garbage collection, scrubbing and tools.
+        """Access for garbage collection, scrubbing and tools.
 
         Raises:
-            StorageClosedError: not open.
+            StorageClosedError: the storage is not open.
         """
         return self._open_parts().maintenance
 
     @property
     def sizes(self) -> StorageSizes:
-        """What it holds in memory now."""
+        """Present sizes of the storage in memory."""
         return StorageSizes(
             ledgers=len(self._states),
             write_cache_bytes=sum(buffer.size_bytes for buffer in self._memory.buffers),
@@ -187,7 +187,7 @@ class EntryStorage:
             raise StorageFullError(f"the write cache is full: {held} bytes are not flushed yet")
         active.add(ledger_id, block, entry_ids)
         if before < limit // 2 <= active.size_bytes:
-            self.hurry()  # the room that the flush under way gives back is needed soon
+            self.hurry()  # the room that the running flush frees is needed soon
         if before < limit <= active.size_bytes:
             self.on_wants_flush()
 
@@ -207,11 +207,12 @@ class EntryStorage:
         return sorted(self._states)
 
     def known_ledgers(self) -> list[int]:
-        """Ids of the ledgers in no order: of a million that takes a fraction of the time."""
+        """Return the ids of the ledgers, unsorted: for a million, that takes a fraction of the
+        time."""
         return list(self._states)
 
     def deletions_in_memory(self) -> list[int]:
-        """Ledgers that were deleted, and are on the disk as long as that is not flushed."""
+        """Return the ledgers that were deleted, but are still on disk until a flush."""
         return [
             ledger_id
             for buffer in self._memory.buffers
@@ -236,14 +237,14 @@ class EntryStorage:
         if not self._is_flush_running:
             self._start_flush()
         elif not is_gentle:
-            self.hurry()  # the caller's own begins behind it
+            self.hurry()  # the caller's own flush begins after it
         await waiter
 
     def hurry(self) -> None:
         self._pace.hurry()
 
     def _start_flush(self) -> None:
-        """Freeze what there is and hand it to the flush worker."""
+        """Freeze the active buffer and hand it to the flush worker."""
         parts = self._open_parts()
         waiters, self._flush_waiters = self._flush_waiters, []
         is_gentle, self._are_waiters_gentle = self._are_waiters_gentle, True
@@ -274,7 +275,7 @@ class EntryStorage:
         error: BaseException | None,
     ) -> None:
         if flushed is None:
-            # The buffer stays where it is: readable, and part of the next flush.
+            # The buffer stays in place: readable, and part of the next flush.
             self._metrics.flush_failures += 1
             assert error is not None
             self.on_flush_failure(error)
@@ -287,7 +288,7 @@ class EntryStorage:
         self._settle(self._note_flushed(buffer, flushed), buffer, waiters)
 
     def _note_flushed(self, buffer: WriteBuffer, flushed: Flushed) -> Iterator[None]:
-        """Steps that end before reads forget the buffer; there may be 100 000 ledgers in it."""
+        """Update the caches in steps, before reads lose the buffer; it may hold 100 000 ledgers."""
         yield from self._last_entries.note(buffer, self._memory.active.deleted)
         for number, ledger_id in enumerate(flushed.overlaid, 1):
             self._stored.forget_read(ledger_id)
@@ -297,7 +298,7 @@ class EntryStorage:
     def _settle(
         self, steps: Iterator[None], buffer: WriteBuffer, waiters: list[asyncio.Future[None]]
     ) -> None:
-        """Make a step; behind the last one the flush is over."""
+        """Run one step; after the last one, end the flush."""
         for _ in steps:
             asyncio.get_running_loop().call_soon(self._settle, steps, buffer, waiters)
             return
@@ -340,7 +341,7 @@ class EntryStorage:
             try:
                 more = await self._read_some(ledger_id, entry_id, last, left)
             except StorageError:
-                break  # the end; an error is for the one who asks for that entry
+                break  # the end; an error is for the reader of that entry
             if len(more[0]) > left:
                 break
             packets += more
@@ -351,7 +352,7 @@ class EntryStorage:
     async def _read_some(
         self, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> list[bytes]:
-        """Packets from memory or from one run."""
+        """Return packets from memory or from one run."""
         packets = self.read_now(ledger_id, first, last, bytes_max)
         if packets is None:
             packets = await self._read_stored(ledger_id, first, last, bytes_max)
@@ -386,7 +387,7 @@ class EntryStorage:
         parts = self._open_parts()
         if ledger_id not in self._states:
             raise NoSuchLedgerInStorageError(f"ledger {ledger_id} is not known here")
-        # First memory, then the index: what is flushed in between is in both.
+        # First memory, then the index: entries flushed in between are in both.
         in_memory, is_deleted = self._memory.id_sources(ledger_id, first)
         return await self._stored.run(
             parts.lanes,
@@ -398,7 +399,7 @@ class EntryStorage:
     async def _read_stored(
         self, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> list[bytes]:
-        """Packets from the entry logs; the caller found that `first` is not in memory."""
+        """Return packets from the entry logs; the caller did not find `first` in memory."""
         parts = self._open_parts()
         _, ceiling, is_deleted = self._memory.look(ledger_id, first)
         packets = None
@@ -423,7 +424,7 @@ class EntryStorage:
 def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) -> None:
     for waiter in waiters:
         if waiter.done():
-            continue  # who waited was cancelled
+            continue  # the waiter was cancelled
         if error is None:
             waiter.set_result(None)
         else:
@@ -431,11 +432,11 @@ def _finish(waiters: list[asyncio.Future[None]], error: BaseException | None) ->
 
 
 def _ignore(error: BaseException) -> None:
-    """Nobody listens yet."""
+    """Do nothing, while no listener is set."""
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Do nothing, while no listener is set."""
 
 
 def _on_freed(_: None, error: BaseException | None) -> None:

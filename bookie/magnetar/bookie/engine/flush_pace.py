@@ -1,16 +1,16 @@
-"""How fast a flush is written. One that nobody waits for is spread over a while.
+"""The pace of flushes: a flush that is not urgent is spread over a while.
 
-A journal's sync waits for what others have begun to write to the same disk. A flush at full speed
-keeps that disk busy without a pause, and acknowledgements stand still with it. Parts with a rest
-behind each leave the disk to the journals in between: beside three writers that flush at full speed
-99 of 100 syncs of a journal took 17 ms at most, and 3-5 ms beside three that rest.
+A journal's sync waits for other writes to the same disk. A flush at full speed keeps that disk busy
+without a pause, and acknowledgements stand still meanwhile. A flush in parts, with a rest after
+each, leaves the disk to the journals in between. Next to three writers that flush at full speed, 99
+of 100 syncs of a journal took up to 17 ms; next to three that rest, 3-5 ms.
 
-The index is a matter of the processor, not of the disk: the records of a thousand ledgers are 30 ms
-of it, and bookies that get the same entries flush at the same moment. So they rest, too.
+The index takes the processor rather than the disk: the records of a thousand ledgers take 30 ms of
+it, and bookies that get the same entries flush at the same moment. So index writes rest, too.
 
-The rests end when the flush is in a hurry: somebody waits for it, or what is added meanwhile needs
-its room soon. A flush that comes sooner behind another one than it may take does not rest at all:
-the disk has enough to do.
+The rests end when the flush becomes urgent: a caller waits for it, or new adds need its room soon.
+A flush that follows the previous one within the spread time does not rest at all: the disk has
+enough to do.
 """
 
 import math
@@ -19,20 +19,22 @@ import threading
 from magnetar.ledger.ports import Clock
 
 PART_BYTES = 1 << 20
-"""What is written between two rests."""
+"""Bytes written between two rests."""
 _WORK_S = 0.001
-"""After so much computing a flush rests."""
+"""Seconds of computing after which a flush rests."""
 _WORK_S_MAX = 0.005
-"""A piece that took longer was waiting for the processor: it counts as no more than this."""
+"""Upper bound, in seconds, on the computing that one piece counts for: a longer piece waited for
+the processor."""
 _REST_PER_WORK = 4
 """Seconds of rest for each second of computing."""
 
 
 class FlushPace:
-    """Of one storage. Begun and hurried by the event loop, kept to by the flush worker."""
+    """Pace of one storage's flushes. The event loop begins and hurries it; the flush worker keeps
+    it."""
 
     def __init__(self, spread_s: float, clock: Clock) -> None:
-        """`spread_s`: how long a flush may take that nobody waits for; 0: as short as it can be."""
+        """`spread_s`: how long a gentle flush may take; 0: as short as possible."""
         self._spread_s = spread_s
         self._clock = clock
         self._hurry = threading.Event()
@@ -42,7 +44,7 @@ class FlushPace:
         self._rested_s = self._rest_left_s = 0.0
 
     def begin(self, *, is_gentle: bool) -> None:
-        """A flush is about to be handed to the worker."""
+        """Prepare for a flush that is about to be handed to the worker."""
         now_s = self._clock.monotonic_s()
         is_soon = now_s - self._begun_s < self._spread_s
         self._begun_s = now_s
@@ -52,7 +54,7 @@ class FlushPace:
             self._hurry.set()
 
     def hurry(self) -> None:
-        """The flush under way rests no more."""
+        """End the rests of the running flush."""
         self._hurry.set()
 
     # On the flush worker
@@ -60,8 +62,8 @@ class FlushPace:
     def rest_from_work(self) -> None:
         """Rest if a millisecond was computed since the last rest; called between small pieces.
 
-        The event loop, the journals and, on the same processors, other bookies have their turn
-        meanwhile. These rests of one flush are together no longer than it may be spread.
+        The rest gives a turn to the event loop, to journals and to other bookies on the same
+        processors. In total, these rests of one flush are no longer than the spread time.
         """
         now_s = self._clock.monotonic_s()
         worked_s = now_s - self._rested_s
@@ -77,14 +79,15 @@ class FlushPace:
         return not self._hurry.is_set()
 
     def start(self, size_bytes: int) -> None:
-        """So much is to be written, from now on."""
+        """Note that the worker begins to write `size_bytes`."""
         self._started_s = self._rested_s = self._clock.monotonic_s()
         self._rest_left_s = self._spread_s
         self._bytes = max(1, size_bytes)
         self._written_bytes = 0
 
     def rest(self, written_bytes: int) -> None:
-        """So much more was written and synced: wait until it is time for the next part."""
+        """Wait until it is time for the next part, after `written_bytes` more were written and
+        synced."""
         self._written_bytes += written_bytes
         share = min(1.0, self._written_bytes / self._bytes)
         left_s = self._started_s + self._spread_s * share - self._clock.monotonic_s()

@@ -1,8 +1,8 @@
-"""Writes a frozen write buffer to the entry log and then to the index. Lives on the flush worker.
+"""Flushing of a frozen write buffer: to the entry log, then to the index. Runs on the flush worker.
 
-The order is the promise: runs, sync of the log, index and ledger states with their sync.
-A crash in between leaves bytes in the log that nothing points to, never a pointer without bytes.
-Where there is no room for runs, deletions go to the index alone: they are what makes room.
+The order is what makes it safe: runs, sync of the log, then index and ledger states with their
+sync. A crash in between leaves bytes in the log that nothing points to, never a pointer without
+bytes. If there is no room for runs, deletions go to the index alone, since they make room.
 """
 
 import errno
@@ -21,22 +21,22 @@ from magnetar.bookie.metrics import FlushTimes
 from magnetar.ledger.ports import Clock
 
 _INDEX_PART = 8
-"""The index, and the heads of runs, are taken to need this part of what the blocks need."""
+"""Index and run heads are assumed to need one part in 8 of the bytes of the blocks."""
 
 PlanRuns = Callable[[Mapping[int, LedgerRuns]], Iterator[tuple[int, PlannedRun]]]
-"""In which order the runs of a buffer are written, and how they are cut and merged."""
+"""Decides the order of a buffer's runs in the log, and how they are cut and merged."""
 
 
 class Flushed(NamedTuple):
-    """What became of a flush."""
+    """Result of a flush."""
 
     overlaid: set[int]
-    """Ledgers of which older copies of entries were overlaid."""
+    """Ledgers in which newer copies of entries replaced older ones."""
     times: FlushTimes
 
 
 class Flusher:
-    """Owner of the log writer, and the only one who writes to the index."""
+    """Owner of the log writer; nothing else writes to the index."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Flusher:
         except StorageIOError as error:
             refusal = error
         if refusal is not None:
-            # Not while it is handled: another error must not be taken for a consequence of it.
+            # Not inside the handler: another error must not count as a consequence of this one.
             self._delete_at_least(buffer, refusal)
             raise refusal
         # Before the commit: if that fails halfway, the index may already point into the log.
@@ -84,7 +84,8 @@ class Flusher:
         )
         indexed_s = now_s()
         while runs:
-            # One by one: all at once is one call of the interpreter, which nobody interrupts.
+            # One by one: freeing all at once is a single interpreter call, which cannot be
+            # interrupted.
             runs.popitem()
             self._pace.rest_from_work()
         return Flushed(overlaid, FlushTimes(logged_s - started_s, indexed_s - logged_s))
@@ -93,7 +94,7 @@ class Flusher:
         """Close the active log with its footer.
 
         Raises:
-            OSError: it has none; that costs a scan, nothing else.
+            OSError: the log has no footer; that only costs a scan.
         """
         self._writer.close()
 
@@ -101,7 +102,7 @@ class Flusher:
         """Write the runs durably.
 
         Raises:
-            StorageIOError: they do not count.
+            StorageIOError: the runs do not count.
         """
         block_bytes = buffer.block_bytes()
         self._pace.start(block_bytes)
@@ -124,7 +125,7 @@ class Flusher:
         """If there is no room for runs, make the deletions durable without them.
 
         Raises:
-            StorageIOError: they are not.
+            StorageIOError: the deletions are not durable.
         """
         if is_out_of_room(refusal) and buffer.deleted and not buffer.are_deletions_durable:
             last_log_id = self._writer.last_log_id
@@ -132,8 +133,9 @@ class Flusher:
             buffer.are_deletions_durable = True
 
     def _check_room(self, block_bytes: int) -> None:
-        """Write nothing that would be given up, and would take the last room from what needs it:
-        journal, index, compaction. Deletions alone need no log, and give room back.
+        """Check for room before a write that would fail and take the last room from others.
+
+        Journal, index and compaction need it. Deletions alone need no log, and make room.
 
         Raises:
             OSError: there is no room.

@@ -1,10 +1,9 @@
-"""Reads of few packets that the operating system has in memory: made at once, on the event loop.
+"""Reads of few packets that are in the page cache: made at once, on the event loop.
 
-A read that goes to a worker and back costs more than the read itself, if the page cache has it. So
-the places of packets in runs that were read before are remembered, and the system is asked for the
-bytes under the condition that it need not wait for the disk. If anything is missing, or not as it
-should be, the answer is None, and the read takes the long way over index and worker. The event loop
-owns all of this.
+For data in the page cache, the way to a worker and back costs more than the read itself. So the
+places of packets in runs that were read before are remembered, and the bytes are read on condition
+that the read does not wait for the disk. If anything is missing or wrong, the result is None, and
+the read takes the normal way over index and worker. The event loop owns all of this.
 """
 
 from dataclasses import dataclass
@@ -17,15 +16,16 @@ from magnetar.bookie.entry_logs.packet_span import check_span, span_of
 from magnetar.ledger.ports import File
 
 _READ_BYTES_MAX = 64 << 10
-"""Copying and checking this much takes about 20 us; what is larger goes to the worker."""
+"""Largest read made here: copying and checking 64 KiB takes about 20 us; the worker does larger
+ones."""
 _FILES_MAX = 32
 _OVERHEAD_BYTES = 960
-"""The objects and the places in the cache's tables, as measured."""
+"""Measured bytes of the objects and of their places in the cache's tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRun:
-    """Where the packets of a run lie; only the ids from `first` to `last` count."""
+    """Places of the packets of a run; only the ids from `first` to `last` count."""
 
     stored: StoredRun
     head: RunHead
@@ -48,7 +48,7 @@ class KnownRun:
 
 
 class HotReads:
-    """Heads of runs, and open files, for reads without a worker."""
+    """Heads of runs and open files, for reads without a worker."""
 
     def __init__(self, bytes_max: int) -> None:
         self._known: RangeCache[KnownRun] = RangeCache(bytes_max)
@@ -56,11 +56,12 @@ class HotReads:
 
     @property
     def size_bytes(self) -> int:
-        """Memory in use for the heads."""
+        """Bytes of memory used for the heads."""
         return self._known.size_bytes
 
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
-        """The packets of `first`, `first + 1`, ... of one run, at least one; None: not this way."""
+        """Return packets `first`, `first + 1`, ... of one run, at least one; None if a worker must
+        read."""
         known = self._known.find(ledger_id, first)
         if known is None:
             return None
@@ -77,23 +78,23 @@ class HotReads:
         data = file.pread_now(span.size_bytes, offset)
         if data is None:
             return None
-        # Damage goes the long way too, which can tell of it.
+        # Damage takes the normal way, too, which reports it.
         packets, damaged = check_span(head, span, data, ledger_id, first)
         return packets if packets and not damaged else None
 
     def lacks_file(self, log_id: int) -> bool:
-        """Whether `learn` should be given an open file of the log."""
+        """Return whether `learn` should get an open file of the log."""
         return log_id not in self._files
 
     def learn(self, known: KnownRun, file: File | None) -> None:
-        """Remember where the packets of a run lie; the file belongs to us from now on."""
+        """Remember the places of a run's packets; takes ownership of the file."""
         self._known.put(known.stored.ledger_id, known)
         if file is None:
             return
         self._files.put(known.stored.location.log_id, file)
 
     def drop(self, ledger_id: int) -> None:
-        """Runs of the ledger are elsewhere now, or gone."""
+        """Forget the ledger's runs, which have moved or are gone."""
         self._known.drop(ledger_id)
 
     def forget_log(self, log_id: int) -> None:

@@ -1,9 +1,9 @@
-"""What garbage collection, scrubbing and tools may do to the entry logs of an open storage.
+"""Operations of garbage collection, scrubbing and tools on the entry logs of an open storage.
 
-They have threads of their own and read files by themselves, which they do not keep open: a removed
-log that is open keeps its room. What changes something goes through here: index records are moved
-on the flush worker, hence never beside a flush (rules 6.2 and 10.5), and only while they still
-point to where the copy was made from (rule 10.4).
+These users have threads of their own, read files by themselves, and do not keep them open: a
+removed log that is open still takes disk space. All changes go through here. Index records are
+moved on the flush worker, hence never during a flush (rules 6.2 and 10.5), and only while they
+still point to the run that was copied (rule 10.4).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class LogMaintenance:
-    """Looking after the entry logs of one directory. Exists while its storage is open."""
+    """Maintenance of the entry logs of one directory. Exists while its storage is open."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class LogMaintenance:
     ) -> None:
         """`writer` belongs to the flush worker, `lanes` and `reads` to the event loop."""
         self.directory = directory
-        """Of the entry logs."""
+        """Directory of the entry logs."""
         self.index = index
-        """To be read only, from any thread."""
+        """The index, for reads only, from any thread."""
         self._disk = disk
         self._ids = ids
         self._writer = writer
@@ -53,31 +53,33 @@ class LogMaintenance:
         self._is_closed = False
 
     def new_log_id(self) -> int:
-        """An id for a log that is not a flush's; safe from any thread.
+        """Return an id for a log that no flush writes; safe from any thread.
 
         Raises:
-            StorageIOError: there are no more.
+            StorageIOError: no ids are left.
         """
         return self._ids.new()
 
     async def finished_logs(self) -> list[int]:
-        """The logs that nobody writes any more, ascending: all but the active one of the flushes,
-        and what has no log's name yet (the output of a compaction that runs).
+        """Return the logs that nobody writes any more, ascending.
 
-        Looked at between flushes: what a flush wrote into them is in the index, or never will be.
+        Excludes the active log of the flushes, and files without a log's name (the output of a
+        running compaction). Checked between flushes: the index has everything that flushes wrote
+        into these logs, or never will.
 
         Raises:
             StorageIOError: the directory cannot be listed.
-            StorageClosedError: closed.
+            StorageClosedError: the storage is closed.
         """
         return await self._run(self._flush_worker, self._finished_logs)
 
     def is_live(self, ledger_id: int, first: int, last: int, location: RunLocation) -> bool:
-        """Whether a record of the index points to the run, of which `first` and `last` are the
-        first and last id; safe from any thread.
+        """Return whether an index record points to the run; safe from any thread.
+
+        `first` and `last` are the first and last id of the run.
 
         Raises:
-            StorageIOError: it could not be found out.
+            StorageIOError: the index cannot be read.
         """
         at = first
         while True:
@@ -92,12 +94,13 @@ class LogMaintenance:
             at = records[-1].last + 1
 
     async def move_runs(self, moves: Sequence[RunMove]) -> None:
-        """Let the index point to the copies of runs, where it still points to what was copied. The
-        copies must be synced. Durable on return; a cancelled call is carried out all the same.
+        """Point the index to the copies of runs, wherever it still points to the originals.
+
+        The copies must be synced. Durable on return; a cancelled call is carried out all the same.
 
         Raises:
-            StorageIOError: none, some or all of the runs are moved; it may be tried again.
-            StorageClosedError: closed.
+            StorageIOError: none, some or all of the runs are moved; the call may be repeated.
+            StorageClosedError: the storage is closed.
         """
         changes = IndexChanges(last_log_id=self._ids.last, moves=moves)
         moved = await self._run(self._flush_worker, partial(self.index.commit, changes))
@@ -107,17 +110,17 @@ class LogMaintenance:
         """Remove a log to which nothing durable points any more; gone for good on return.
 
         Raises:
-            StorageIOError: it may still be there; try again.
-            StorageClosedError: closed.
+            StorageIOError: the log may still be there; try again.
+            StorageClosedError: the storage is closed.
         """
         await self._run(self._flush_worker, partial(self._remove, log_id))
-        # Reads that came meanwhile may have opened it: from here on nobody can.
+        # Reads may have opened it meanwhile; from here on, none can.
         self._check_open()
         await self._lanes.forget_log(log_id)
         self._reads.forget_log(log_id)
 
     def close(self) -> None:
-        """Nothing is begun any more."""
+        """Begin nothing any more."""
         self._is_closed = True
 
     def _finished_logs(self) -> list[int]:
@@ -135,7 +138,7 @@ class LogMaintenance:
             try:
                 self._disk.remove(path)
             except FileNotFoundError:
-                pass  # an earlier try came so far
+                pass  # an earlier try removed it
             self._disk.sync_directory(self.directory)
         except OSError as error:
             raise StorageIOError(f"{path} cannot be removed: {error}") from error

@@ -1,7 +1,7 @@
-"""What the memory of the storage says about entries: both write buffers and the read cache.
+"""A view of the storage's memory: both write buffers and the read cache.
 
-The newest word counts: the active buffer before the one being flushed, both before the read cache.
-Nothing here waits or gives control away, so that one look sees one moment. The event loop owns it.
+The newest data counts: the active buffer before the one being flushed, both before the read cache.
+Nothing here awaits, so that one look sees one moment. The event loop owns it.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from magnetar.bookie.requests.entry_list import IdSource, run_source
 
 
 class Looked(NamedTuple):
-    """What memory says about an entry."""
+    """Result of a look for an entry in memory."""
 
     run: PacketRun | None
-    """The run to read it from; None if it is not in memory."""
+    """The run that holds the entry; None if it is not in memory."""
     ceiling: int
-    """The first id behind it that must not be read from there, or from disk: newer data has it."""
+    """The next id that must be read neither from this run nor from disk: newer data has it."""
     is_deleted: bool
-    """The ledger was deleted: what the index has of it does not count."""
+    """Whether the ledger was deleted, so that its entries in the index do not count."""
 
 
 class MemoryView:
-    """The buffers and the cache, side by side."""
+    """The write buffers and the read cache together."""
 
     def __init__(self, read_cache: ReadCache) -> None:
         self.active = WriteBuffer()
@@ -39,7 +39,7 @@ class MemoryView:
         return (self.active,) if self.flushing is None else (self.active, self.flushing)
 
     def look(self, ledger_id: int, entry_id: int) -> Looked:
-        """Look for an entry, newest first."""
+        """Look for an entry, in the newest data first."""
         ceiling = 1 << 63
         for buffer in self.buffers:
             found = buffer.find(ledger_id, entry_id)
@@ -55,17 +55,19 @@ class MemoryView:
         return Looked(cached.run, min(ceiling, cached.last + 1), False)
 
     def read(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
-        """Packets of `first`, `first + 1`, ... as far as they are here; None if `first` is not."""
+        """Return packets `first`, `first + 1`, ... as far as they are in memory; None if `first` is
+        not."""
         return self.read_from(self.look(ledger_id, first), ledger_id, first, last, bytes_max)
 
     def read_from(
         self, looked: Looked, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> list[bytes] | None:
-        """Packets as `read` gives them; `looked` is what `look` has just said about `first`."""
+        """Return packets as `read` does; `looked` is the result of `look` for `first`."""
         run, ceiling, _ = looked
         if run is None:
             return None
-        # A `last` below `first` comes from a careless caller: at least one packet, all the same.
+        # A careless caller may pass a `last` below `first`: return at least one packet all the
+        # same.
         packets = run.take(first, max(first, min(last, ceiling - 1)), bytes_max)
         entry_id = first + len(packets)
         if entry_id > last:
@@ -84,13 +86,15 @@ class MemoryView:
         return packets
 
     def packet(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """One packet; None if it is not here."""
+        """Return one packet; None if it is not in memory."""
         run, _, _ = self.look(ledger_id, entry_id)
         return None if run is None else run.take(entry_id, entry_id, 0)[0]
 
     def last_entry_id(self, ledger_id: int) -> tuple[int, bool]:
-        """The highest entry in the buffers, -1 if none; and whether the ledger was deleted: then
-        what is older than the buffers does not count."""
+        """Return the highest entry in the buffers, -1 if none, and whether the ledger was deleted.
+
+        If it was deleted, data older than the buffers does not count.
+        """
         entry_id = -1
         for buffer in self.buffers:
             entry_id = max(entry_id, buffer.last_entry_id(ledger_id))
@@ -99,7 +103,10 @@ class MemoryView:
         return entry_id, False
 
     def id_sources(self, ledger_id: int, first: int) -> tuple[list[IdSource], bool]:
-        """The ids from `first` on in the buffers; and whether the ledger was deleted, as above."""
+        """Return the ids from `first` on in the buffers, and whether the ledger was deleted.
+
+        If it was deleted, data older than the buffers does not count.
+        """
         sources: list[IdSource] = []
         for buffer in self.buffers:
             runs = buffer.ledgers.get(ledger_id)

@@ -1,4 +1,4 @@
-"""What exists while a storage is open: its files, and the workers that touch them."""
+"""The parts of an open storage: its files, and the workers that touch them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,11 @@ from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Clock, Disk, Worker
 
 FinishCompactions = Callable[[str, Disk, LocationIndex], None]
-"""Finishes or undoes the compactions that the last process left: the directory of the entry logs,
-its disk, the index. Raises StorageIOError or OSError if it cannot."""
+"""Finishes or undoes compactions that a previous process left unfinished.
+
+Arguments: the directory of the entry logs, its disk, the index. Raises StorageIOError or OSError if
+it cannot.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class StorageParts:
 
 @dataclass(frozen=True, slots=True)
 class PartsMaker:
-    """How to open the files of a storage. `open` runs on the flush worker."""
+    """Opens the files of a storage. `open` runs on the flush worker."""
 
     directory: str
     disk: Disk
@@ -55,8 +58,10 @@ class PartsMaker:
         read_workers: Sequence[Worker],
         reads: StoredReads,
     ) -> StorageParts:
-        """Open or make everything. The order matters: compactions that were cut are finished before
-        anybody reads, and log ids are looked at after that.
+        """Open or create everything.
+
+        The order matters: interrupted compactions are finished before any read, and log ids are
+        determined after that.
 
         Raises:
             StorageIOError: the files cannot be opened, or are damaged.

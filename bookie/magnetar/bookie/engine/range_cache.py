@@ -1,6 +1,6 @@
-"""A cache of things that stand for ranges of entries of ledgers; the ones used last are kept.
+"""An LRU cache of objects that cover ranges of entries of ledgers. Pure.
 
-Pure. Keyed by ledger and entry, not by a place in a log, so that what moves needs no care (B26).
+Keyed by ledger and entry, not by a place in a log, so that moved runs need no care (B26).
 """
 
 from bisect import bisect_right, insort
@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Ranged(Protocol):
-    """Something that stands for the entries `first` to `last` of a ledger."""
+    """An object that covers the entries `first` to `last` of a ledger."""
 
     @property
     def first(self) -> int: ...
@@ -19,7 +19,7 @@ class Ranged(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory; it must not change."""
+        """Bytes that the object takes in memory; must not change."""
         ...
 
 
@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Ranged)
 
 
 class RangeCache(Generic[R]):
-    """Bounded in bytes; the one that was not used for longest goes."""
+    """An LRU cache, bounded in bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -36,7 +36,7 @@ class RangeCache(Generic[R]):
         self.size_bytes = 0
 
     def find(self, ledger_id: int, entry_id: int) -> R | None:
-        """The one of the last that begins at or before the entry, if the entry is in its range."""
+        """Return the last range that begins at or before the entry, if it contains the entry."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return None
@@ -51,7 +51,7 @@ class RangeCache(Generic[R]):
         return found
 
     def put(self, ledger_id: int, ranged: R) -> None:
-        """Keep it, unless it would take more than half of the cache."""
+        """Add a range, unless it would take more than half of the cache."""
         size_bytes = ranged.size_bytes
         if 2 * size_bytes > self._bytes_max:
             return
@@ -65,7 +65,7 @@ class RangeCache(Generic[R]):
             self._remove(next(iter(self._ranges)))
 
     def drop(self, ledger_id: int) -> None:
-        """Forget everything of a ledger."""
+        """Remove all ranges of a ledger."""
         for first in self._firsts.get(ledger_id, [])[:]:
             self._remove((ledger_id, first))
 

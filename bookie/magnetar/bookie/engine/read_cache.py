@@ -1,7 +1,7 @@
-"""The read cache: whole runs that were read from entry logs, the ones used last.
+"""The read cache: whole runs that were read from entry logs, evicted by last use.
 
-Reading a run for one of its entries is the read-ahead: who reads in order finds the rest of the run
-here.
+Reading a whole run for one of its entries is the read-ahead: a reader that goes in order finds the
+rest of the run here.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from magnetar.bookie.engine.range_cache import RangeCache
 from magnetar.bookie.entry_logs.packet_run import PacketRun
 
 _OVERHEAD_BYTES = 660
-"""The objects and the places in the cache's tables, as measured."""
+"""Measured bytes of the objects and of their places in the cache's tables."""
 _ENTRY_BYTES = 4
-"""The place of an entry's packet; that of a run with gaps takes 8 more for its id."""
+"""Bytes for the place of an entry's packet; in a run with gaps, its id takes 8 more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class CachedRun:
 
 
 class ReadCache(RangeCache[CachedRun]):
-    """Runs by ledger and entry."""
+    """Cached runs by ledger and entry."""
 
     def find(self, ledger_id: int, entry_id: int) -> CachedRun | None:
-        """The run that has the packet of the entry."""
+        """Return the run that has the packet of the entry; None if it is not cached."""
         cached = super().find(ledger_id, entry_id)
         return cached if cached is not None and cached.run.holds(entry_id) else None

@@ -1,9 +1,9 @@
 """Several read workers side by side, each with a reader of its own.
 
-A read that the page cache does not have waits for the disk, and a disk serves several that wait at
-once in little more time than one. Calls to a worker that are made together travel together: a call
-that goes to a thread alone costs two changes of threads, which for a read from the page cache is
-more than the read. The event loop owns all of it.
+A read that is not in the page cache waits for the disk, and a disk serves several waiting reads in
+little more time than one. Calls to a worker that are made together travel together: a single call
+to a thread costs two thread switches, which is more than a read from the page cache. The event loop
+owns all of it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.ledger.ports import Worker
 
 _BATCH_CALLS_MAX = 32
-"""Reads that go to a worker, and come back, together."""
+"""Maximum number of reads that go to a worker, and come back, together."""
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ _Outcome = tuple[object, BaseException | None]
 
 
 class ReadLane(NamedTuple):
-    """A read worker, and what only it may use."""
+    """A read worker, and the objects that only it may use."""
 
     worker: Worker
     reader: RunReader
@@ -34,7 +34,7 @@ class ReadLane(NamedTuple):
 
 
 class ReadLanes:
-    """Gives each read to the lane that has the least to do."""
+    """The lanes of a storage; each read goes to the lane with the fewest pending reads."""
 
     def __init__(self, lanes: Sequence[ReadLane]) -> None:
         assert lanes
@@ -46,7 +46,7 @@ class ReadLanes:
         """Run a read.
 
         Raises:
-            whatever the call raises.
+            Any error of the call.
         """
         pending = self._pending
         number = pending.index(min(pending))
@@ -58,23 +58,23 @@ class ReadLanes:
             pending[number] -= 1
 
     async def forget_log(self, log_id: int) -> None:
-        """Close the file of a log that was removed, wherever it is open."""
+        """Close the file of a removed log in every lane."""
         for lane in self._lanes:
             await lane.worker.run(partial(lane.logs.forget, log_id))
 
     async def close(self) -> None:
-        """End the workers, behind everything that was submitted."""
+        """End the workers, after everything that was submitted."""
         for lane in self._lanes:
             await lane.worker.run(lane.logs.close)
             lane.worker.close()
 
 
 class CallBatches:
-    """Gathers calls to workers until the loop's next turn; what one turn asks for goes, and comes
-    back, as one."""
+    """Collects calls to workers for one turn of the loop, so that they go and come back
+    together."""
 
     def __init__(self, calls_max: int) -> None:
-        """At most `calls_max` calls go together, since the first waits for the last."""
+        """Up to `calls_max` calls go together, since the first one waits for the last."""
         assert calls_max > 0
         self._calls_max = calls_max
         self._waiting: dict[Worker, list[tuple[_Call, asyncio.Future[object]]]] = {}
@@ -83,7 +83,7 @@ class CallBatches:
         """Run the call on the worker.
 
         Raises:
-            whatever the call raises.
+            Any error of the call.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
@@ -93,7 +93,7 @@ class CallBatches:
         try:
             return await future  # type: ignore[return-value]  # the call's own result
         finally:
-            del future  # Its error knows this frame: they would keep each other.
+            del future  # its error refers to this frame: they would keep each other
 
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -111,7 +111,8 @@ def _run_all(calls: list[_Call]) -> list[_Outcome]:
 
 
 def _outcome(call: _Call) -> _Outcome:
-    # By itself: an error knows the frame that caught it, which must not know all outcomes.
+    # A function of its own: an error refers to the frame that caught it, which must not refer to
+    # all outcomes.
     try:
         return call(), None
     except BaseException as error:  # noqa: BLE001  # it is handed to the caller
@@ -127,7 +128,7 @@ def _tell_all(
         outcomes = [(None, failure)] * len(futures)
     for future, (result, error) in zip(futures, outcomes, strict=True):
         if future.done():
-            continue  # who waited was cancelled
+            continue  # the waiter was cancelled
         if error is None:
             future.set_result(result)
         else:

@@ -1,4 +1,4 @@
-"""Reads what is stored, index and entry logs together. Lives on the reader worker."""
+"""Reads of stored entries, by index and entry logs together. Runs on a read worker."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,12 +21,13 @@ def _no_file_needed(log_id: int) -> bool:
 
 
 _LIST_RECORDS_MAX = 1024
-"""Index records of one page of a list: each may cost a read of its run's id table."""
+"""Maximum number of index records for a page of a list: each may cost a read of its run's id
+table."""
 
 _SMALL_RUN_BYTES = 16 << 10
-"""A run of at most this size is read with one read, whatever is wanted of it."""
+"""Bytes up to which a run is read with one read, whichever part of it is requested."""
 _WHOLE_RUN_SHARE = 4
-"""A whole run is read when at least this part (1/n) of it is wanted."""
+"""A whole run is read when at least this part (1/n) of it is requested."""
 
 
 class Wanted(NamedTuple):
@@ -37,20 +38,20 @@ class Wanted(NamedTuple):
     last: int
     bytes_max: int
     is_sequential: bool
-    """The entry before was read just now: the ones behind will be wanted next."""
+    """Whether the previous entry was read just now, so that a read of the next ones is likely."""
 
 
 class Loaded(NamedTuple):
-    """The packets that were wanted, and what may serve the reads to come."""
+    """The requested packets, and what the caches may keep for later reads."""
 
     packets: list[bytes]
     run: CachedRun | None
     damage: Damage | None = None
-    """What was found to be damaged beside them."""
+    """Damage that was found beside the packets."""
     known: KnownRun | None = None
-    """Where the packets lie, if the run was not read as a whole."""
+    """Places of the packets, if the run was not read as a whole."""
     file: File | None = None
-    """Of the run's log, for who asked for it; the receiver closes it."""
+    """A file of the run's log, if the caller lacks one; the receiver closes it."""
 
 
 class RunReader:
@@ -63,29 +64,30 @@ class RunReader:
     def read(
         self, wanted: Wanted, lacks_file: Callable[[int], bool] = _no_file_needed
     ) -> Loaded | None:
-        """The packets of one run; None if the first entry is certainly not stored. `lacks_file`
-        says whether the file of a log is wanted too; it may be wrong.
+        """Return the packets of one run; None if the first entry is certainly not stored.
+
+        `lacks_file` says whether the caller lacks a file of a log; it may be wrong.
 
         Raises:
-            StorageIOError: anything in doubt.
+            StorageIOError: the answer is in doubt.
         """
         try:
             return self._read(wanted, lacks_file)
         except StorageLogMissingError:
-            # Compaction may have moved the entry since the index was asked. Once more; then it is
-            # an error.
+            # Compaction may have moved the entry after the index was read. Try once more; a second
+            # failure is an error.
             return self._read(wanted, lacks_file)
 
     def last_packet(self, ledger_id: int, above: int) -> bytes | None:
-        """The packet of the highest entry stored, if that is higher than `above`.
+        """Return the packet of the highest entry stored; None if that is not above `above`.
 
         Raises:
-            StorageIOError: anything in doubt.
+            StorageIOError: the answer is in doubt.
         """
         try:
             return self._last_packet(ledger_id, above)
         except StorageLogMissingError:
-            return self._last_packet(ledger_id, above)  # as in `read`
+            return self._last_packet(ledger_id, above)  # moved, as in `read`
 
     def list_entries(
         self,
@@ -96,15 +98,15 @@ class RunReader:
         in_memory: Sequence[IdSource],
         is_deleted: bool,
     ) -> EntryList:
-        """One page of the entries that memory or the index has; `is_deleted`: memory alone counts.
+        """Return one page of the entries in memory or index; `is_deleted`: memory alone counts.
 
         Raises:
-            StorageIOError: anything in doubt.
+            StorageIOError: the answer is in doubt.
         """
         try:
             return self._list_entries(ledger_id, first, bitmap_bytes_max, in_memory, is_deleted)
         except StorageLogMissingError:
-            # As in `read`.
+            # The run may have moved, as in `read`.
             return self._list_entries(ledger_id, first, bitmap_bytes_max, in_memory, is_deleted)
 
     def _list_entries(
@@ -157,7 +159,7 @@ class RunReader:
             try:
                 run = self._logs.load_run(stored, head, packets_read)
             except StorageCorruptError as error:
-                # One damaged packet must not take the others with it: read what is wanted, alone.
+                # One damaged packet must not hide the others: read only the requested ones.
                 damage = _within(error.damage, record)
             else:
                 cached = CachedRun(record.first, record.last, run)
@@ -171,7 +173,7 @@ class RunReader:
         try:
             return self._logs.open_file(log_id)
         except OSError:
-            return None  # a way to be faster, no more
+            return None  # the file only makes later reads faster
 
     def _last_packet(self, ledger_id: int, above: int) -> bytes | None:
         record = self._index.floor(ledger_id, ENTRY_ID_MAX)
@@ -180,8 +182,8 @@ class RunReader:
         location, entry_id = record.location, record.last
         stored = StoredRun(ledger_id, *record)
         head = self._logs.load_head(stored)
-        # Records are cut where newer ones hold an entry. Nothing is behind the last record, so
-        # its end was never cut off: it is an entry of its run.
+        # Records are cut where newer ones hold an entry. No record follows the last one, so its end
+        # was never cut: it is an entry of its run.
         if not head.holds(entry_id):
             raise StorageCorruptError(
                 f"index: ledger {ledger_id} should end with entry {entry_id}, "
@@ -191,7 +193,7 @@ class RunReader:
 
 
 def _within(damage: Damage | None, record: IndexRecord) -> Damage | None:
-    """Damage that hides an entry of the record: what newer copies overlaid harms nobody."""
+    """Return the damage if it hides an entry of the record; overlaid entries do not matter."""
     if damage is None or damage.last < record.first or record.last < damage.first:
         return None
     return damage

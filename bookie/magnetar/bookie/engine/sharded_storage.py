@@ -1,13 +1,13 @@
-"""A ledger storage over several directories: each a whole storage of its own, with its own workers.
+"""A ledger storage over several directories: each is a whole storage with its own workers.
 
-A ledger lies in one shard, chosen by its id. When directories were added, the ledgers that were
-there stay where they are: a ledger belongs to the first shard that knows it, asked in the order in
-which shards were counted (`counts`), and a new one to the shard of the newest count.
+A ledger is in one shard, chosen by its id. When directories are added, existing ledgers stay in
+place: a ledger belongs to the first shard that knows it, in the order in which directories were
+added (`counts`). A new ledger goes to the shard of the newest count.
 
-A flush here means all shards, each from a moment after the call (rule 8.2): only that lets a
-checkpoint move the marks of the journals. When the buffer of one shard is full while such a flush
-is under way, that shard flushes once more by itself, so that a slow disk holds up its own ledgers
-only. Such a flush ends nobody's wait and moves no mark (defect B5): it makes room, nothing else.
+A flush here covers all shards, each from a moment after the call (rule 8.2): only that lets a
+checkpoint move the marks of the journals. If the buffer of one shard is full during such a flush,
+that shard flushes once more by itself, so that a slow disk holds up only its own ledgers. Such a
+flush completes no caller's flush and moves no mark (defect B5): it only makes room.
 """
 
 import asyncio
@@ -25,11 +25,13 @@ _log = structlog.get_logger(__name__)
 
 
 class ShardedStorage:
-    """A `LedgerStorage` made of others. See there for what the methods promise."""
+    """A `LedgerStorage` made of shards; that interface documents the methods."""
 
     def __init__(self, shards: Sequence[LedgerStorage], *, counts: Sequence[int] = ()) -> None:
-        """`counts`: how many shards there were, first to last, the last being how many there are.
-        Empty: always so many."""
+        """`counts`: numbers of shards over time, oldest first; the last one is the present number.
+
+        Empty: the number never changed.
+        """
         self._shards = tuple(shards)
         counts = tuple(counts) or (len(shards),)
         assert counts[-1] == len(self._shards)
@@ -37,23 +39,22 @@ class ShardedStorage:
         self._former_counts, self._count = counts[:-1], counts[-1]
         self.on_wants_flush: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
-        """Called when a shard has flushed, before the others may have. Set by the owner."""
+        """Called when a shard has flushed, perhaps before the others. Set by the owner."""
         self.on_flush_failure: Callable[[BaseException], None] = _ignore
         self.on_own_flush_failure: Callable[[BaseException], None] = _ignore
-        """Hears of a failed flush of one shard that nobody waits for: it is tried again. Set by the
-        owner."""
+        """Called with the error of a shard's own flush, which is retried. Set by the owner."""
         self._flushes = 0
-        """Flushes of all shards that are under way."""
+        """Number of running flushes of all shards."""
         self._alone: dict[int, asyncio.Task[None]] = {}
-        """Shards that flush by themselves."""
+        """Tasks of shards that flush by themselves."""
         self._failing: set[int] = set()
-        """Shards whose own flush failed: the next flush of all is the one to try again."""
+        """Shards whose own flush failed: the next flush of all shards retries it."""
         for number, shard in enumerate(self._shards):
             shard.on_wants_flush = partial(self._on_shard_wants_flush, number)
             shard.on_flush_failure = lambda error: self.on_flush_failure(error)
 
     def shard_number(self, ledger_id: int) -> int:
-        """The shard that has the ledger, or would get it."""
+        """Return the shard that has the ledger, or would get it."""
         for count in self._former_counts:
             number = ledger_id % count
             if self._shards[number].state(ledger_id) is not None:
@@ -88,8 +89,8 @@ class ShardedStorage:
         return sorted({each for shard in self._shards for each in shard.ledger_ids()})
 
     def delete_ledger(self, ledger_id: int) -> None:
-        # In every shard that it could be in: a crash may have left it in two of them, when it was
-        # deleted in an older one and made again in a newer one and not both had been flushed.
+        # In every shard that may have it. A ledger may be in two of them after a crash: it was
+        # deleted in an older one and created again in a newer one, and not both were flushed.
         for number in {ledger_id % count for count in (*self._former_counts, self._count)}:
             self._shards[number].delete_ledger(ledger_id)
 
@@ -159,15 +160,15 @@ class ShardedStorage:
 
 
 async def _all(calls: Sequence[Coroutine[None, None, None]]) -> None:
-    """Wait until all have ended, then raise the first error."""
+    """Wait until all calls have ended, then raise the first error."""
     for result in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
 
 def _ignore(error: BaseException) -> None:
-    """Nobody listens yet."""
+    """Do nothing, while no listener is set."""
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """Do nothing, while no listener is set."""

@@ -1,7 +1,7 @@
-"""Reads of what is in the entry logs, as the event loop sees them.
+"""Reads of flushed entries, as the event loop sees them.
 
-What can be had without waiting is read at once (`HotReads`), everything else by a read worker.
-The caller has looked into the write buffers before: what they hold is newer.
+Reads that need not wait are made at once (`HotReads`), all others by a read worker. The caller has
+looked into the write buffers before: their data is newer.
 """
 
 from collections import OrderedDict
@@ -16,15 +16,15 @@ from magnetar.bookie.entry_logs.damage import Damage
 from magnetar.bookie.errors import StorageBusyError, StorageIOError
 
 _SEQUENTIAL_LEDGERS_MAX = 4096
-"""Ledgers whose last read is remembered, to tell reading in order from reading at random."""
+"""Ledgers whose last read is remembered, to tell reads in order from random reads."""
 _HEADS_SHARE = 8
-"""One part in so many of the read cache's bytes is for heads of runs, the rest for whole runs."""
+"""One part in 8 of the read cache's bytes is for heads of runs, the rest for whole runs."""
 
 T = TypeVar("T")
 
 
 class StoredReads:
-    """The read cache, and what goes to the read worker. The event loop owns it."""
+    """The read cache, and the reads on workers. The event loop owns it."""
 
     def __init__(self, *, cache_bytes: int, pending_max: int) -> None:
         self.on_damage: Callable[[Damage], None] = _ignore
@@ -35,17 +35,17 @@ class StoredReads:
         self._pending_max = pending_max
         self._pending = 0
         self._age = 0
-        """Grows when what is being read must not be remembered any more."""
+        """Grows when results of running reads must not be cached any more."""
 
     @property
     def size_bytes(self) -> int:
-        """Memory in use for runs and heads."""
+        """Bytes of memory used for runs and heads."""
         return self.cache.size_bytes + self._hot.size_bytes
 
     def read_now(self, ledger_id: int, first: int, last: int, bytes_max: int) -> list[bytes] | None:
-        """Packets that are to be had without waiting for the disk; None: not known."""
+        """Return packets that need no wait for the disk; None if a worker must read."""
         if self._next_reads.get(ledger_id) == first:
-            return None  # in order: the whole run will be wanted
+            return None  # in order: the whole run will be needed
         packets = self._hot.read(ledger_id, first, last, bytes_max)
         if packets is not None:
             self._note_read(ledger_id, first + len(packets))
@@ -54,11 +54,11 @@ class StoredReads:
     async def read(
         self, lanes: ReadLanes, ledger_id: int, first: int, last: int, bytes_max: int
     ) -> list[bytes] | None:
-        """Packets of one run; None if `first` is certainly not in the index.
+        """Return packets of one run; None if `first` is certainly not in the index.
 
         Raises:
             StorageBusyError: too many reads are waiting; this one was not begun.
-            StorageIOError: anything in doubt.
+            StorageIOError: the answer is in doubt.
         """
         wanted = Wanted(ledger_id, first, last, bytes_max, self._is_sequential(ledger_id, first))
         age = self._age
@@ -70,11 +70,12 @@ class StoredReads:
         return loaded.packets
 
     async def run(self, lanes: ReadLanes, call: Callable[[RunReader], T]) -> T:
-        """Run a read on a worker; bounded in number, and damage that it meets is told.
+        """Run a read on a worker; limit the number of waiting reads, and report the damage they
+        find.
 
         Raises:
             StorageBusyError: too many reads are waiting; this one was not begun.
-            StorageIOError: as the call.
+            StorageIOError: the call failed.
         """
         if self._pending >= self._pending_max:
             raise StorageBusyError(
@@ -91,23 +92,23 @@ class StoredReads:
             self._pending -= 1
 
     def forget_read(self, ledger_id: int) -> None:
-        """Runs of the ledger that were read, or are being read, must not be served any more."""
+        """Drop the ledger's cached runs, and do not cache running reads."""
         self.cache.drop(ledger_id)
         self.forget_places((ledger_id,))
 
     def forget_ledger(self, ledger_id: int) -> None:
-        """The ledger is gone."""
+        """Forget a deleted ledger."""
         self._next_reads.pop(ledger_id, None)
         self.forget_read(ledger_id)
 
     def forget_places(self, ledger_ids: Iterable[int]) -> None:
-        """Runs of these ledgers lie elsewhere now; what was read of them is still true."""
+        """Forget the places of moved runs of these ledgers; their cached packets stay valid."""
         for ledger_id in ledger_ids:
             self._hot.drop(ledger_id)
         self._age += 1
 
     def forget_log(self, log_id: int) -> None:
-        """The log was removed."""
+        """Close the file of a removed log."""
         self._hot.forget_log(log_id)
         self._age += 1
 
@@ -142,4 +143,4 @@ class StoredReads:
 
 
 def _ignore(damage: Damage) -> None:
-    """Nobody listens yet."""
+    """Do nothing, while no listener is set."""

@@ -1,4 +1,4 @@
-"""The write cache: what changed since it was last written to the entry log and the index.
+"""The write cache: changes that are not yet in the entry log and the index.
 
 A `WriteBuffer` collects blocks, ledger states and deletions. The storage has two: the active one
 takes changes and belongs to the event loop; the one being flushed is frozen, so that the flush
@@ -16,10 +16,10 @@ from magnetar.bookie.storage import LedgerState
 from magnetar.ledger.wire import EntryBlock
 
 RUN_OVERHEAD_BYTES = 256
-"""What a block costs beside its bytes: the run object, its ids, its place in the lists."""
+"""Bytes that a block costs beside its own: the run object, its ids, its place in the lists."""
 
 CHANGE_OVERHEAD_BYTES = 256
-"""What a ledger state or a deletion costs in memory."""
+"""Bytes of memory for a ledger state or a deletion."""
 
 _GAP_ID_BYTES = 8
 
@@ -30,8 +30,10 @@ class Found(NamedTuple):
     run: PacketRun | None
     """The newest run that holds the entry; None if the buffer has none."""
     ceiling: int
-    """The smallest id above the entry that a newer run of this buffer holds: up to there, and no
-    further, may be read from `run`, or from something older than this buffer."""
+    """The smallest id above the entry that a newer run of this buffer holds.
+
+    Only ids below it may be read from `run`, or from anything older than this buffer.
+    """
 
 
 class LedgerRuns:
@@ -42,10 +44,10 @@ class LedgerRuns:
     def __init__(self) -> None:
         self.runs: list[PacketRun] = []
         self.arrivals = array("Q")
-        """Of each run, the how manieth it was among the runs of all ledgers of the buffer."""
+        """Number of each run in the order of arrival, over all ledgers of the buffer."""
         self._firsts: list[int] = []
         self.ascending = True
-        """Every run lies above all that were added before it: the normal case."""
+        """Whether every run lies above all earlier ones, which is the normal case."""
         self.last = -1
         self.size_bytes = 0
 
@@ -61,7 +63,7 @@ class LedgerRuns:
         self.size_bytes += size_bytes
 
     def extend(self, newer: "LedgerRuns") -> None:
-        """Add all runs of a newer buffer, whose arrivals count on from those here."""
+        """Add all runs of a newer buffer, whose arrival numbers continue those here."""
         if not newer.ascending or newer.runs[0].first <= self.last:
             self.ascending = False
         self.last = max(self.last, newer.last)
@@ -104,9 +106,10 @@ class WriteBuffer:
         self.ledgers: dict[int, LedgerRuns] = {}
         self.states: dict[int, LedgerState] = {}
         self.deleted: set[int] = set()
-        """Ledgers deleted since the buffer began: nothing older than it counts for them."""
+        """Ledgers deleted since the buffer began; for them, nothing older than the buffer
+        counts."""
         self.are_deletions_durable = False
-        """The index has them already, without the rest of the buffer."""
+        """Whether the index has the deletions already, without the rest of the buffer."""
         self.size_bytes = 0
         self._arrivals = 0
 
@@ -115,13 +118,13 @@ class WriteBuffer:
         return not (self.ledgers or self.states or self.deleted)
 
     def block_bytes(self) -> int:
-        """About what the blocks take in an entry log."""
+        """Return about the bytes that the blocks take in an entry log."""
         return sum(
             runs.size_bytes - RUN_OVERHEAD_BYTES * len(runs.runs) for runs in self.ledgers.values()
         )
 
     def add(self, ledger_id: int, block: EntryBlock, entry_ids: Sequence[int]) -> None:
-        """Keep a block; its bytes are shared with the caller."""
+        """Add a block; its bytes are shared with the caller."""
         run = block_run(block, entry_ids)
         size_bytes = len(block.data) + RUN_OVERHEAD_BYTES
         if run.ids is not None:
@@ -139,7 +142,7 @@ class WriteBuffer:
         self.states[ledger_id] = state
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """Drop what the buffer has of the ledger and hide everything older."""
+        """Drop the buffer's data of the ledger and hide everything older."""
         self._drop(ledger_id)
         self.are_deletions_durable = False
         if ledger_id not in self.deleted:
@@ -151,12 +154,12 @@ class WriteBuffer:
         return _NOTHING if runs is None else runs.find(entry_id)
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """The highest entry held of the ledger; -1 if none."""
+        """Return the highest entry held of the ledger; -1 if none."""
         runs = self.ledgers.get(ledger_id)
         return -1 if runs is None else runs.last
 
     def absorb(self, newer: "WriteBuffer") -> None:
-        """Take over everything of a newer buffer, as if it had been put here."""
+        """Take over everything of a newer buffer, as if it had been added here."""
         for ledger_id in newer.deleted:
             self.delete_ledger(ledger_id)
         for ledger_id, runs in newer.ledgers.items():
@@ -172,10 +175,10 @@ class WriteBuffer:
             self.put_state(ledger_id, state)
 
     def free(self, pause: Callable[[], None] = no_pause) -> None:
-        """Give the memory back, piece by piece; nobody may look at the buffer any more. `pause` is
-        called between pieces, and may take its time.
+        """Free the memory piece by piece; the buffer must not be used any more.
 
-        To free tens of megabytes at once takes milliseconds, for which nothing else runs.
+        `pause` is called between pieces, and may block. Freeing tens of megabytes at once takes
+        milliseconds, in which nothing else runs.
         """
         while self.states:
             self.states.popitem()

@@ -1,1 +1,1 @@
-"""Entry logs: the format, writing and reading them."""
+"""Entry logs: their format, writers and readers."""

@@ -1,10 +1,10 @@
-"""Damage: stored bytes that are not what was written, and whose they are."""
+"""Damage: stored bytes that differ from what was written, and the entries that they hide."""
 
 from typing import NamedTuple
 
 
 class Damage(NamedTuple):
-    """A place in a file that is damaged, and the entries that cannot be read for it."""
+    """A damaged place in a file, and the entries that it makes unreadable."""
 
     path: str
     offset: int
@@ -12,7 +12,7 @@ class Damage(NamedTuple):
     ledger_id: int
     first: int
     last: int
-    """Entries `first` to `last` of the ledger, as far as they are stored here, are unreadable."""
+    """Entries `first` to `last` of the ledger are unreadable, as far as they are stored here."""
     reason: str
 
     def __str__(self) -> str:

@@ -44,29 +44,30 @@ _PIECE_AND_CHECKSUM_BYTES = 4096 + 4
 
 
 class RunLocation(NamedTuple):
-    """Where a run lies, and what must be known to read parts of it."""
+    """The place of a run, and the facts needed to read parts of it."""
 
     log_id: int
     offset: int
     size_bytes: int
-    """Header, tables and packets."""
+    """Bytes of header, tables and packets."""
     entries: int
     has_ids: bool
 
     @property
     def tables_bytes(self) -> int:
-        """Bytes of the header and the tables: what comes before the packets."""
+        """Bytes of the header and the tables, which come before the packets."""
         before = RUN_HEADER_BYTES + 4 * self.entries * (1 + self.has_ids)
-        # What is left are the packets and a checksum for each piece of them.
+        # The rest is packets and a checksum for each piece of them.
         return before + 4 * -(-(self.size_bytes - before) // _PIECE_AND_CHECKSUM_BYTES)
 
 
 class StoredRun(NamedTuple):
-    """A run in an entry log, and whose it is."""
+    """A run in an entry log, with its ledger and ids."""
 
     ledger_id: int
     first: int
-    """Of the ids from `first` to `last`, those that the run holds are meant."""
+    """First of the ids that are read from this run, as far as it holds them; `last` is the last
+    one."""
     last: int
     location: RunLocation
 
@@ -77,8 +78,11 @@ class LogHeader(NamedTuple):
     log_id: int
     created_ms: int
     rank: int
-    """Among copies of an entry, the one in the log of the highest rank is the newest; within a log
-    the last one. The id of the log that a flush wrote, also of what compaction copied from there.
+    """Age of the log's entries: of several copies of an entry, the one in the log of the highest
+    rank is the newest; within a log, the last one.
+
+    A log written by flushes has its own id as rank. A copy made by compaction has the highest rank
+    of its sources.
     """
 
 
@@ -89,13 +93,13 @@ class RunHead(NamedTuple):
     first: int
     last: int
     offsets: "array[int]"
-    """Begin of each packet, counted from the begin of the first one, and the end of the last."""
+    """Start of each packet, relative to the first one, and the end of the last."""
     differences: "array[int] | None"
     """Each id minus the first one; None if the ids are contiguous."""
     checksums: "array[int]"
     """CRC32C of each piece of the packets."""
     tables_bytes: int
-    """Bytes of header and tables: the packets begin behind them."""
+    """Bytes of header and tables; the packets follow them."""
 
     @property
     def entries(self) -> int:
@@ -107,19 +111,19 @@ class RunHead(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Header, tables and packets."""
+        """Bytes of header, tables and packets."""
         return self.tables_bytes + self.offsets[-1]
 
     @property
     def ids(self) -> Sequence[int]:
-        """A range if the ids are contiguous."""
+        """The ids of the run; a range if they are contiguous."""
         first = self.first
         if self.differences is None:
             return range(first, self.last + 1)
         return array("q", [first + difference for difference in self.differences])
 
     def location(self, log_id: int, offset: int) -> RunLocation:
-        """The location of the run, if it lies there."""
+        """Return the location of the run at this place."""
         return RunLocation(
             log_id, offset, self.size_bytes, self.entries, self.differences is not None
         )
@@ -134,8 +138,10 @@ class RunHead(NamedTuple):
         return differences[bisect_left(differences, difference)] == difference
 
     def positions(self, entry_id: int, last: int) -> tuple[int, int]:
-        """Start and stop positions of the entries from `entry_id`, which must be held, without a
-        gap and not beyond `last`."""
+        """Return start and stop positions of the entries from `entry_id` up to a gap or `last`.
+
+        The run must hold `entry_id`.
+        """
         start = entry_id - self.first
         last = min(last, self.last) - self.first
         differences = self.differences
@@ -149,8 +155,10 @@ class RunHead(NamedTuple):
         return at, stop
 
     def ids_within(self, begin: int, end: int) -> tuple[int, int]:
-        """First and last id of the packets that have bytes between `begin` and `end`, counted as
-        the offsets are."""
+        """Return the first and last id of the packets with bytes between two offsets.
+
+        `begin` and `end` are relative to the first packet.
+        """
         start = bisect_right(self.offsets, begin, 0, self.entries) - 1
         stop = max(start, bisect_left(self.offsets, end, 0, self.entries) - 1)
         if self.differences is None:
@@ -178,14 +186,14 @@ def _encode_table(values: Sequence[int]) -> bytes:
 
 
 def encode_log_header(log_id: int, created_ms: int, rank: int | None = None) -> bytes:
-    """`rank` is that of the log whose runs are copied, if they are."""
+    """Encode the file header. `rank`: that of the log whose runs are copied, if they are."""
     rank = log_id if rank is None else rank
     head = _LOG_HEADER.pack(_LOG_MAGIC, FORMAT_VERSION, LOG_HEADER_BYTES, log_id, created_ms, rank)
     return head + _U32.pack(google_crc32c.value(head))
 
 
 def decode_log_header(data: bytes) -> LogHeader:
-    """The file header.
+    """Decode the file header.
 
     Raises:
         StorageCorruptError: no header of a log of this version.
@@ -214,10 +222,10 @@ def encode_run_head(
     gap_ids: Sequence[int] | None,
     checksums: Sequence[int],
 ) -> bytes:
-    """Header and tables of a run whose packets follow.
+    """Encode header and tables of a run whose packets follow.
 
     `length_table` has a u32 per packet, as in an `EntryBlock`; `gap_ids` are the ids if they are
-    not contiguous; `checksums` those of the pieces of the packets.
+    not contiguous; `checksums` are those of the pieces of the packets.
     """
     flags = 0
     count = len(length_table) // 4
@@ -234,13 +242,15 @@ def encode_run_head(
 
 
 def run_bytes_max(packets_bytes: int, entries: int) -> int:
-    """The greatest size of a run with these packets, with and without an id table."""
+    """Return the greatest size of a run with these packets, with or without an id table."""
     return RUN_HEADER_BYTES + 8 * entries + 4 * piece_count(packets_bytes) + packets_bytes
 
 
 def run_tables_bytes(data: bytes, at: int = 0) -> int | None:
-    """Bytes of the header and the tables of the run that begins in `data` at `at`, as the header
-    claims; None if no header is there. Nothing is checked: the caller bounds it."""
+    """Return the bytes of header and tables of the run at `at` in `data`, as its header claims.
+
+    None if no header is there. Nothing is checked: the caller must bound the result.
+    """
     if len(data) - at < RUN_HEADER_BYTES:
         return None
     magic, flags, _, _, _, count, packets_bytes = _RUN_HEADER.unpack_from(data, at)
@@ -251,7 +261,7 @@ def run_tables_bytes(data: bytes, at: int = 0) -> int | None:
 
 
 def decode_run_head(data: bytes, *, log_id: int, offset: int) -> RunHead:
-    """Header and tables of the run that lies at `offset` of the log; what follows is left alone.
+    """Decode header and tables of the run at `offset` of the log; the packets are not touched.
 
     Raises:
         StorageCorruptError: truncated, a checksum that does not match, or impossible values.
@@ -265,7 +275,7 @@ def decode_run_head(data: bytes, *, log_id: int, offset: int) -> RunHead:
         raise StorageCorruptError(f"entry log {log_id}: run at {offset} has a wrong checksum")
     _, flags, ledger_id, first, last, count, packets_bytes = _RUN_HEADER.unpack_from(data)
     at = RUN_HEADER_BYTES + 4 * count
-    # The first packet begins at zero: with that the ends are the begins.
+    # The first packet begins at zero: with that, the ends are the starts.
     offsets = _table(bytes(4) + data[RUN_HEADER_BYTES:at])
     differences = None
     is_possible = count > 0 and ledger_id >= 0 and first >= 0 and offsets[-1] == packets_bytes
@@ -288,15 +298,15 @@ def decode_run_head(data: bytes, *, log_id: int, offset: int) -> RunHead:
 
 
 def rebind_run_head(data: bytes, *, log_id: int, offset: int) -> bytes:
-    """Header and tables of a run, made valid at another place. The caller has decoded them."""
+    """Make header and tables of a run valid at another place. The caller has decoded them."""
     header, tables = data[: _RUN_HEADER.size], data[RUN_HEADER_BYTES:]
     return b"".join((header, _U32.pack(_crc(log_id, offset, header + tables)), tables))
 
 
 def encode_footer(log_id: int, offset: int, ledger_bytes: Mapping[int, int]) -> bytes:
-    """Footer and trailer, to be written at `offset`, the end of the runs."""
+    """Encode footer and trailer, to be written at `offset`, the end of the runs."""
     ids = sorted(ledger_bytes)
-    # There may be a million ledgers: packed one by one, or sorted as pairs, they would take long.
+    # There may be a million ledgers: packing them one by one, or sorting pairs, would take long.
     items = array("Q", bytes(_FOOTER_ITEM.size * len(ids)))
     items[0::2] = array("Q", ids)
     items[1::2] = array("Q", [ledger_bytes[ledger_id] for ledger_id in ids])
@@ -315,7 +325,7 @@ def encode_footer(log_id: int, offset: int, ledger_bytes: Mapping[int, int]) -> 
 
 
 def decode_trailer(data: bytes, *, log_id: int) -> int:
-    """The offset of the footer, from the last `TRAILER_BYTES` of a file.
+    """Decode the offset of the footer from the last `TRAILER_BYTES` of a file.
 
     Raises:
         StorageCorruptError: this is no trailer; the log was not closed in an orderly way.
@@ -331,10 +341,10 @@ def decode_trailer(data: bytes, *, log_id: int) -> int:
 
 
 class FooterTables(NamedTuple):
-    """The ledgers of a log, side by side."""
+    """The ledgers of a log and their bytes, as parallel arrays."""
 
     ledger_ids: "array[int]"
-    """Ascending."""
+    """Ledger ids, ascending."""
     ledger_bytes: "array[int]"
 
     def by_ledger(self) -> dict[int, int]:
@@ -342,7 +352,7 @@ class FooterTables(NamedTuple):
 
 
 def decode_footer(data: bytes, *, log_id: int, offset: int) -> FooterTables:
-    """Bytes per ledger, from the footer at `offset` of the log, without the trailer.
+    """Decode the bytes per ledger from the footer at `offset` of the log, without the trailer.
 
     Raises:
         StorageCorruptError: truncated or a checksum that does not match.

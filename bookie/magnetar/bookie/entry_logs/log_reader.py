@@ -1,9 +1,9 @@
-"""Reads runs, or single packets of runs, from entry logs. Lives on the reader worker.
+"""Reads of runs, or single packets of runs, from entry logs. Runs on a read worker.
 
-Whatever is read is checked before it is handed out: the checksum of the run's head, that it is the
-run the index means, the checksums of all pieces of packets that are touched, and that each packet
-begins with its ledger id and entry id (rule 4.2). What does not match is an I/O error that names
-the place and the entries: it never means that an entry is absent (defect B14).
+All data is checked before it is returned (rule 4.2): the checksum of the run's head, its match with
+the index, the checksums of all touched pieces of packets, and the ledger id and entry id at the
+start of each packet. A mismatch is an I/O error that names the place and the entries: it never
+means that an entry is absent (defect B14).
 """
 
 import posixpath
@@ -28,7 +28,7 @@ _READ_ONCE_BYTES_MIN = 64 << 10
 
 
 class EntryLogReader:
-    """Reads from all entry logs of a directory; keeps the files used last open."""
+    """Reads from all entry logs of a directory; keeps the last used files open."""
 
     def __init__(self, directory: str, *, open_files_max: int, disk: Disk) -> None:
         self._directory = directory
@@ -36,19 +36,19 @@ class EntryLogReader:
         self._files = OpenFiles(open_files_max)
 
     def load_head(self, run: StoredRun) -> RunHead:
-        """Header and tables.
+        """Read header and tables.
 
         Raises:
-            StorageIOError: unreadable, damaged, missing, or not the run that was meant.
+            StorageIOError: unreadable, damaged, missing, or not the run that the index means.
         """
         location = run.location
         return self._head(run, self._pread(run, location.tables_bytes, location.offset))
 
     def load_whole(self, run: StoredRun) -> tuple[RunHead, bytes]:
-        """Head and packets with one read, for small runs; the packets are not checked yet.
+        """Read head and packets with one read, for small runs; the packets are not checked yet.
 
         Raises:
-            StorageIOError: as `load_head`.
+            StorageIOError: unreadable, damaged, missing, or not the run that the index means.
         """
         data = self._pread(run, run.location.size_bytes, run.location.offset)
         head = self._head(run, data)
@@ -57,11 +57,13 @@ class EntryLogReader:
     def load_run(
         self, run: StoredRun, head: RunHead | None = None, packets: bytes | None = None
     ) -> PacketRun:
-        """All packets with one read; `head` is the run's, if it was loaded before, and so are
-        `packets`.
+        """Read all packets with one read.
+
+        `head` and `packets` are those of the run, if they were loaded before.
 
         Raises:
-            StorageIOError: as `load_head`, or a packet is damaged: others may not be.
+            StorageIOError: the run is unreadable, missing or not the one that the index means, or a
+                packet is damaged: other packets may be whole.
         """
         if head is None:
             head = self.load_head(run)
@@ -75,9 +77,10 @@ class EntryLogReader:
     def load_packets(
         self, run: StoredRun, head: RunHead, entry_id: int, last: int, bytes_max: int
     ) -> list[bytes]:
-        """The packets of `entry_id` (held by the run), `entry_id + 1`, ... as `PacketRun.take`.
+        """Read the packets of `entry_id` (held by the run), `entry_id + 1`, ... as `PacketRun.take`
+        does.
 
-        A damaged packet behind the first one ends the list.
+        A damaged packet after the first one ends the list.
 
         Raises:
             StorageIOError: the first packet is unreadable or damaged.
@@ -94,7 +97,7 @@ class EntryLogReader:
         return packets
 
     def check_run(self, run: StoredRun) -> list[Damage]:
-        """Read all of a run, and tell all that is damaged in it.
+        """Read the whole run, and return all its damage.
 
         Raises:
             StorageIOError: it cannot be read at all (missing log, I/O error).
@@ -108,7 +111,7 @@ class EntryLogReader:
         return self._damages(run, head, self._load_packets_area(run, head))
 
     def locate(self, log_id: int, offset: int) -> StoredRun:
-        """The run at a place, for an index that knows no more than that.
+        """Return the run at a place, for an index that stores only places.
 
         Raises:
             StorageIOError: there is no valid run.
@@ -122,7 +125,7 @@ class EntryLogReader:
         return StoredRun(head.ledger_id, head.first, head.last, head.location(log_id, offset))
 
     def open_file(self, log_id: int) -> File:
-        """The log's file, opened for the caller, who closes it.
+        """Open the log's file for the caller, who closes it.
 
         Raises:
             OSError: it cannot be opened.
@@ -139,14 +142,14 @@ class EntryLogReader:
     # Heads and packets
 
     def _head(self, run: StoredRun, data: bytes) -> RunHead:
-        """The head of the run, with which `data` begins."""
+        """Decode and check the head of the run at the start of `data`."""
         location = run.location
         try:
             head = decode_run_head(data, log_id=location.log_id, offset=location.offset)
         except StorageCorruptError as error:
             raise self._corrupt(run, 0, run.first, run.last, str(error)) from None
-        # The ids are not compared: a record may stand for ids that its run does not hold, where
-        # newer copies were laid over a run with gaps and compaction dropped what they replaced.
+        # The ids are not compared: a record may cover ids that its run does not hold. That happens
+        # if newer copies were laid over a run with gaps, and compaction dropped what they replaced.
         # The head's checksum binds it to its place.
         is_meant = (
             head.ledger_id == run.ledger_id
@@ -182,7 +185,7 @@ class EntryLogReader:
     def _corrupt(
         self, run: StoredRun, at: int, first: int, last: int, reason: str
     ) -> StorageCorruptError:
-        """`at` counts from the begin of the run."""
+        """Make an error for damage at `at`, relative to the start of the run."""
         path, offset = self._path(run.location.log_id), run.location.offset + at
         damage = Damage(path, offset, run.ledger_id, first, last, reason)
         return StorageCorruptError(str(damage), damage)
@@ -210,7 +213,7 @@ class EntryLogReader:
     # Files
 
     def _pread(self, run: StoredRun, size: int, offset: int, *, once: bool = False) -> bytes:
-        """Read for a run; an error tells whose entries cannot be read."""
+        """Read bytes of a run; an error names the entries that cannot be read."""
         try:
             return self._pread_at(run.location.log_id, size, offset, once=once)
         except StorageIOError as error:
@@ -221,8 +224,8 @@ class EntryLogReader:
     def _pread_at(self, log_id: int, size: int, offset: int, *, once: bool = False) -> bytes:
         try:
             file = self._file(log_id)
-            # A whole run goes into the read cache: a second copy in the page cache is memory that
-            # others want, and on a virtual machine fresh pages for it cost more than the read.
+            # A whole run goes into the read cache. A second copy in the page cache takes memory
+            # that others need, and on a virtual machine fresh pages for it cost more than the read.
             if once and size >= _READ_ONCE_BYTES_MIN:
                 return file.read_once(size, offset)
             return file.pread(size, offset)

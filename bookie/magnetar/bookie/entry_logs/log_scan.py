@@ -1,8 +1,8 @@
-"""What a whole entry log holds: its runs by a scan, its ledgers by its footer.
+"""Content of a whole entry log: its runs by a scan, its ledgers by its footer.
 
-A log of a process that was killed has no footer, and may end in a torn flush that nothing points
-to. The scan ends there (rule 4.1): no size or ledger id is used before the checksum that covers it
-was compared, so garbage never becomes a ledger (defect B15).
+After a kill, a log has no footer, and may end in a torn flush that nothing points to. The scan ends
+there (rule 4.1): no size or ledger id is used before the checksum that covers it was compared, so
+garbage never becomes a ledger (defect B15).
 """
 
 import errno
@@ -27,11 +27,11 @@ from magnetar.bookie.errors import StorageCorruptError
 from magnetar.ledger.ports import File
 
 _SEARCH_BYTES = 1 << 20
-"""What is read at once when the next run behind a damaged place is searched."""
+"""Bytes read at once in the search for the next run after a damaged place."""
 
 
 class ScannedFile(Protocol):
-    """What a scan needs of a `File`."""
+    """The part of a `File` that a scan needs."""
 
     def pread(self, size: int, offset: int) -> bytes: ...
 
@@ -41,17 +41,17 @@ class ScannedFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """What a scan of a log found."""
+    """Result of a scan of a log."""
 
     header: LogHeader
     runs: list[StoredRun]
     end: int
-    """The end of the last whole run: what follows is a footer, or torn."""
+    """The end of the last whole run: a footer or a torn run follows."""
     skipped: list[tuple[int, int]]
-    """Begin and end of the places that were passed over because no run could be read there."""
+    """Start and end of the places that were skipped because no run could be read there."""
 
     def ledger_bytes(self) -> dict[int, int]:
-        """Bytes per ledger, as the footer would say."""
+        """Sum up the bytes per ledger, as the footer has them."""
         total: dict[int, int] = {}
         for run in self.runs:
             total[run.ledger_id] = total.get(run.ledger_id, 0) + run.location.size_bytes
@@ -59,7 +59,7 @@ class LogScan:
 
 
 def read_log_header(file: ScannedFile, log_id: int) -> LogHeader:
-    """The file header of the log.
+    """Read the file header of the log.
 
     Raises:
         StorageCorruptError: it is damaged, or that of another log.
@@ -72,11 +72,10 @@ def read_log_header(file: ScannedFile, log_id: int) -> LogHeader:
 
 
 def scan_log(file: ScannedFile, log_id: int, *, beyond_damage: bool = False) -> LogScan:
-    """All whole runs from the begin of a log up to the first thing that is none.
+    """Return all whole runs from the start of a log up to the first bytes that are no run.
 
-    With `beyond_damage`, the next valid run behind a place that is none is searched: for repair and
-    inspection of logs that were once whole. Reads headers and tables only, packets are not looked
-    at.
+    With `beyond_damage`, the scan skips such bytes and searches the next valid run: for repair and
+    inspection of logs that were once whole. Reads headers and tables only, not packets.
 
     Raises:
         StorageCorruptError: the file header is damaged.
@@ -99,13 +98,13 @@ def scan_log(file: ScannedFile, log_id: int, *, beyond_damage: bool = False) -> 
 
 
 def scan_run(file: ScannedFile, log_id: int, at: int) -> StoredRun | None:
-    """The run that begins there, all of it within the file; None if there is none.
+    """Return the run that begins at `at` and lies within the file; None if there is none.
 
     Raises:
         OSError: a read failed.
     """
     tables_bytes = run_tables_bytes(file.pread(RUN_HEADER_BYTES, at))
-    # The size is not checked yet: a torn header may claim anything, but not beyond the file.
+    # The size is not checked yet: a torn header may claim any size, but none beyond the file.
     if tables_bytes is None or at + tables_bytes > file.size:
         return None
     try:
@@ -118,8 +117,10 @@ def scan_run(file: ScannedFile, log_id: int, at: int) -> StoredRun | None:
 
 
 def _next_run(file: ScannedFile, log_id: int, at: int) -> StoredRun | None:
-    """The first run that begins at or behind a place. A run's checksum is bound to its place: bytes
-    of a packet that look like one are not taken for one."""
+    """Return the first run that begins at or after `at`.
+
+    A run's checksum is bound to its place, so bytes of a packet that look like a run do not count.
+    """
     while True:
         data = file.pread(_SEARCH_BYTES, at)
         found = data.find(RUN_MAGIC)
@@ -134,17 +135,18 @@ def _next_run(file: ScannedFile, log_id: int, at: int) -> StoredRun | None:
 
 
 def read_footer(file: File, log_id: int) -> dict[int, int] | None:
-    """Bytes per ledger from the footer of a log; None if it has none and must be scanned.
+    """Read the bytes per ledger from the footer of a log; None if it has none and must be scanned.
 
     Raises:
-        As `read_footer_tables`.
+        StorageCorruptError: a trailer is there, but its footer is damaged.
+        OSError: a read failed.
     """
     tables = read_footer_tables(file, log_id)
     return None if tables is None else tables.by_ledger()
 
 
 def read_footer_tables(file: File, log_id: int) -> FooterTables | None:
-    """The footer's tables, for logs of very many ledgers; None if there is no footer.
+    """Read the footer's tables, for logs of very many ledgers; None if there is no footer.
 
     Raises:
         StorageCorruptError: a trailer is there, but its footer is damaged.
@@ -166,12 +168,11 @@ _SECTOR_BYTES = 4096
 
 
 class BrokenSectorsFile:
-    """A file some sectors of which the disk cannot read any more, which a scan takes for zeros; and
-    a note of what could not be read.
+    """A file with sectors that the disk cannot read: they read as zeros, and are recorded.
 
-    Whatever a scan believes has a checksum, so that zeros are damage like any other: what touches
-    them is passed over, and what lies behind them is found. Not for packets, nor for anything that
-    is to be served.
+    A scan believes only data with a valid checksum, so zeros are damage like any other. Runs that
+    touch them are skipped, and later runs are found. Not for packets, nor for any data that is
+    served.
     """
 
     def __init__(self, file: File) -> None:
@@ -183,10 +184,10 @@ class BrokenSectorsFile:
         return self._file.size
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Bytes of the file, with zeros for what cannot be read.
+        """Return bytes of the file, with zeros for unreadable sectors.
 
         Raises:
-            OSError: for another reason than a disk that cannot read its sectors.
+            OSError: another error than an unreadable sector.
         """
         try:
             return self._file.pread(size, offset)
@@ -202,7 +203,7 @@ class BrokenSectorsFile:
         return b"".join(parts)
 
     def broken(self) -> list[tuple[int, int]]:
-        """Begin and end of each place that could not be read, ascending."""
+        """Return start and end of each unreadable place, ascending."""
         places: list[tuple[int, int]] = []
         for sector in sorted(self._broken):
             begin = sector * _SECTOR_BYTES

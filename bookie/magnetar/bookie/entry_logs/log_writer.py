@@ -1,8 +1,8 @@
-"""Writes runs to entry logs: one active log, begun lazily, closed with a footer when it is full.
+"""Writing of runs to entry logs: one active log, created on demand, closed with a footer when full.
 
-Lives on the flush worker. Nothing that it writes counts before `sync` returned; the index may
-point to a run only after that. After an error the active log is given up (`abandon`): what reached
-the file is unknown, and a sync that failed once proves nothing when it is repeated.
+Runs on the flush worker. Nothing it writes counts before `sync` has returned; only then may the
+index point to a run. After an error the active log is given up (`abandon`): the content of the file
+is unknown, and repeating a failed sync proves nothing.
 """
 
 from itertools import pairwise
@@ -22,24 +22,25 @@ from magnetar.bookie.entry_logs.run_plan import PlannedRun
 from magnetar.ledger.ports import Buffer, Clock, Disk, File
 
 _WRITE_BYTES = 1 << 20
-"""Runs are gathered to writes of about this size."""
+"""Runs are collected into writes of about this many bytes."""
 _BUFFERS_PER_WRITE_MAX = 1024
-"""As many as one writev takes."""
+"""Buffers that one writev takes at most."""
 _JOIN_BUFFER_BYTES = 2048
-"""Buffers that are smaller on average are joined: copying them is cheaper than their iovecs."""
+"""Mean buffer size, in bytes, below which buffers are joined: copying is cheaper than their
+iovecs."""
 
 
 SYNC_BYTES = 2 << 20
-"""After so much of a flush it is synced and dropped from the page cache.
+"""Bytes of a flush after which it is synced and dropped from the page cache.
 
-A journal's sync waits for what others have begun to write to the same disk, so this bounds how long
-acknowledgements stand still during a flush: at 10,000 messages of 1 KB a second on three bookies
-with one disk, 99 of 100 were acknowledged within 102 ms with parts of 16 MB, and within 44 ms with
-parts of 2 MB. Smaller parts cost the flush its speed: beside three busy journals 470 MB/s in parts
-of 16 MB, 360 in parts of 2 MB, 290 in parts of 1 MB.
+A journal's sync waits for other writes to the same disk, so this bounds how long acknowledgements
+stand still during a flush. At 10,000 messages of 1 KB a second on three bookies with one disk, 99
+of 100 were acknowledged within 102 ms with parts of 16 MB, and within 44 ms with parts of 2 MB.
+Smaller parts slow the flush down: next to three busy journals it writes 470 MB/s in parts of 16 MB,
+360 in parts of 2 MB, 290 in parts of 1 MB.
 
-The next part is written into the pages that this one gave back. And no more than a part is free at
-a time; a virtual machine may return free memory to its host, which is dear to undo.
+The next part is written into the pages that this one gave back. So never more than one part is
+free; a virtual machine may return free memory to its host, and getting it back is expensive.
 """
 
 
@@ -64,8 +65,11 @@ class EntryLogWriter:
         clock: Clock,
         sync_bytes: int = SYNC_BYTES,
     ) -> None:
-        """`log_ledgers_max`: ledgers of one log, whose sizes are in memory until it is finished.
-        `sync_bytes`: what is written between two syncs at most, beside one write."""
+        """`log_ledgers_max`: maximum number of ledgers in one log; their sizes are in memory until
+        the log is finished.
+
+        `sync_bytes`: bytes written between two syncs at most, plus one write.
+        """
         self._directory = directory
         self._log_bytes_max = log_bytes_max
         self._log_ledgers_max = log_ledgers_max
@@ -82,19 +86,19 @@ class EntryLogWriter:
 
     @property
     def active_log_id(self) -> int | None:
-        """The log that is being written; None if none is."""
+        """The log that is being written; None if there is none."""
         return None if self._active is None else self._active.log_id
 
     @property
     def last_log_id(self) -> int:
-        """The highest id given out so far, to this writer or others."""
+        """The highest id allocated so far, to this writer or others."""
         return self._ids.last
 
     def free_bytes(self) -> int:
-        """What the disk has room for.
+        """Return the free bytes of the disk.
 
         Raises:
-            OSError: as the disk.
+            OSError: the disk failed.
         """
         return self._disk.free_bytes(self._directory)
 
@@ -124,7 +128,7 @@ class EntryLogWriter:
         return RunLocation(active.log_id, offset, size_bytes, run.entries, not run.is_contiguous)
 
     def _is_full(self, active: _Active, ledger_id: int, size_bytes_max: int) -> bool:
-        """Whether the log has no room for a run of the ledger."""
+        """Return whether the log has no room for a run of the ledger."""
         ledgers = active.ledger_bytes
         return self._end(active) + size_bytes_max > self._log_bytes_max or (
             len(ledgers) >= self._log_ledgers_max and ledger_id not in ledgers
@@ -142,7 +146,7 @@ class EntryLogWriter:
             self._directory_is_dirty = False
 
     def sync_part(self) -> None:
-        """Have no writes pending. What is written counts after `sync` only.
+        """Write out and sync the pending runs. They do not count before `sync`.
 
         Raises:
             OSError: call `abandon`.
@@ -152,7 +156,7 @@ class EntryLogWriter:
             self._sync_data(self._active)
 
     def on_indexing(self) -> None:
-        """From now on the index may point to everything written: the active log must stay."""
+        """Note that the index may now point to everything written: the active log must stay."""
         self._active_is_indexed = self._active is not None
 
     def abandon(self) -> None:
@@ -165,10 +169,10 @@ class EntryLogWriter:
         try:
             active.file.close()
             if not self._active_is_indexed:
-                # Nothing points into it, so it need not be kept. On a full disk, it must not.
+                # Nothing points into it, so it is useless. On a full disk it must go.
                 self._disk.remove(active.path)
         except OSError:
-            pass  # it stays as garbage; its id is not used again
+            pass  # it stays as garbage; its id is not reused
         self._active_is_indexed = False
 
     def close(self) -> None:
@@ -206,9 +210,9 @@ class EntryLogWriter:
 
     def _sync_data(self, active: _Active) -> None:
         active.file.datasync()
-        # Bulk writes must not push out of the page cache what readers use. Pages freed at once
-        # are also the cheapest to write the next part into: on a virtual machine a page that
-        # is touched for the first time costs more than the write itself (0.4 against 5 GB/s).
+        # Bulk writes must not push readers' data out of the page cache. Pages freed at once are
+        # also the cheapest to write the next part into: on a virtual machine, the first touch of a
+        # page costs more than the write itself (0.4 against 5 GB/s).
         active.file.drop_cache()
         self._unsynced_bytes = 0
 
@@ -227,7 +231,7 @@ class EntryLogWriter:
 
 
 def encode_run(log_id: int, offset: int, ledger_id: int, run: PlannedRun) -> tuple[bytes, bytes]:
-    """Head and packets of a run that will lie at `offset` of the log."""
+    """Return head and packets of a run for `offset` of the log."""
     packets = b"".join([piece.run.packets_view(piece.start, piece.stop) for piece in run.pieces])
     head = encode_run_head(
         log_id=log_id,
@@ -245,7 +249,7 @@ def encode_run(log_id: int, offset: int, ledger_id: int, run: PlannedRun) -> tup
 
 
 def _bounded(buffers: list[Buffer]) -> list[Buffer]:
-    """The bytes of many buffers in at most `_BUFFERS_PER_WRITE_MAX`, so that one write does it."""
+    """Join buffers so that there are at most `_BUFFERS_PER_WRITE_MAX`, for a single write."""
     surplus = -(-len(buffers) // _BUFFERS_PER_WRITE_MAX)
     if surplus == 1:
         return buffers

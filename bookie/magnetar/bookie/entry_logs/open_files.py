@@ -1,4 +1,4 @@
-"""Files that are kept open by a number, the ones used last, up to a bound."""
+"""An LRU cache of open files, keyed by number."""
 
 from collections import OrderedDict
 
@@ -6,7 +6,7 @@ from magnetar.ledger.ports import File
 
 
 class OpenFiles:
-    """Open files by log or ledger id. Whoever holds it owns them."""
+    """Open files by log or ledger id. The holder of this object owns them."""
 
     def __init__(self, files_max: int) -> None:
         assert files_max > 0
@@ -20,15 +20,15 @@ class OpenFiles:
         return number in self._files
 
     def get(self, number: int) -> File | None:
-        """The open file; it counts as used just now."""
+        """Return the open file, and count it as used just now; None if it is not open."""
         file = self._files.get(number)
         if file is not None:
             self._files.move_to_end(number)
         return file
 
     def put(self, number: int, file: File) -> None:
-        """Keep a file; one that was kept under the number, or the one unused for longest, is
-        closed."""
+        """Keep a file; close a former one with this number, and the least recently used one over
+        the limit."""
         self.forget(number)
         self._files[number] = file
         if len(self._files) > self._files_max:

@@ -1,13 +1,13 @@
 """A run of entry packets of one ledger, in ascending order of entry id, in one buffer.
 
 An `EntryBlock` in the write cache has this shape, with the table of packet lengths in the same
-buffer, and so have the packets of a run read from an entry log, whose head says where each begins.
-A `PacketRun` gives access to single packets without having taken the buffer apart: what is never
-read costs nothing per entry.
+buffer. So have the packets of a run read from an entry log, whose head says where each begins. A
+`PacketRun` gives access to single packets without taking the buffer apart: packets that are never
+read cost nothing each.
 
-What comes in an add is checked by `check_add`, at a fraction of a microsecond per entry. A bookie
-takes packets as opaque but for their first three fields (rule 10.2): the ledger id must be the
-request's, the entry ids ascend, and a LAC is below its entry's id. No I/O.
+`check_add` checks the packets of an add, at a fraction of a microsecond per entry. A bookie treats
+packets as opaque but for their first three fields (rule 10.2): the ledger id must be the request's,
+the entry ids ascend, and a LAC is below its entry's id. No I/O.
 """
 
 from array import array
@@ -27,7 +27,7 @@ PACKET_KEY = Struct(">qq")
 
 _BLOCK_TABLE_AT = 4
 _SINGLE_PACKET_AT = 8
-"""Where the packet of a block of one entry begins."""
+"""Offset of the packet in a block of one entry."""
 
 
 class PacketRun:
@@ -44,7 +44,8 @@ class PacketRun:
         table_at: int = -1,
         offsets: Sequence[int] | None = None,
     ) -> None:
-        """`table_at` is where the lengths are, `offsets` what they give: one of them is needed."""
+        """`table_at` is the place of the lengths, `offsets` their sums: one of the two is
+        needed."""
         count = len(ids)
         assert count > 0
         self.data = data
@@ -61,11 +62,11 @@ class PacketRun:
 
     @property
     def packets_bytes(self) -> int:
-        """Bytes of all packets together; they are the end of the buffer."""
+        """Bytes of all packets together; they fill the end of the buffer."""
         return len(self.data) - self._packets_at
 
     def offsets(self) -> Sequence[int]:
-        """Where each packet begins in the buffer, and at last where the last one ends."""
+        """Return the start of each packet in the buffer, and the end of the last one."""
         offsets = self._offsets
         if offsets is None:
             lengths = unpack_from(f">{self.count}I", self.data, self._table_at)
@@ -74,14 +75,14 @@ class PacketRun:
         return offsets
 
     def length_table(self, start: int, stop: int) -> bytes:
-        """The lengths (u32 each) of the packets at positions `start` up to `stop`."""
+        """Return the lengths (u32 each) of the packets at positions `start` up to `stop`."""
         if self._table_at < 0:
             offsets = self.offsets()[start : stop + 1]
             return pack(f">{stop - start}I", *[end - begin for begin, end in pairwise(offsets)])
         return self.data[self._table_at + 4 * start : self._table_at + 4 * stop]
 
     def packets_view(self, start: int, stop: int) -> memoryview:
-        """The packets at positions `start` up to `stop`, not copied."""
+        """Return the packets at positions `start` up to `stop`, not copied."""
         view = memoryview(self.data)
         if stop - start == self.count:
             return view[self._packets_at :]
@@ -99,7 +100,7 @@ class PacketRun:
         return self.ids[bisect_left(self.ids, entry_id)] == entry_id
 
     def next_held(self, entry_id: int) -> int:
-        """The smallest id in the run that is greater than `entry_id`; ENTRY_ID_MAX if none."""
+        """Return the smallest id in the run above `entry_id`; ENTRY_ID_MAX if there is none."""
         if entry_id >= self.last:
             return ENTRY_ID_MAX
         if entry_id < self.first:
@@ -107,8 +108,10 @@ class PacketRun:
         return entry_id + 1 if self.ids is None else self.ids[bisect_right(self.ids, entry_id)]
 
     def positions(self, entry_id: int, last: int) -> tuple[int, int]:
-        """Start and stop positions of the entries from `entry_id`, which must be held, without a
-        gap and not beyond `last`."""
+        """Return start and stop positions of the entries from `entry_id` up to a gap or `last`.
+
+        The run must hold `entry_id`.
+        """
         ids = self.ids
         if ids is None:
             start = entry_id - self.first
@@ -121,7 +124,8 @@ class PacketRun:
         return start, stop
 
     def take(self, entry_id: int, last: int, bytes_max: int) -> list[bytes]:
-        """The packets of `entry_id` (held), `entry_id + 1`, ... up to a gap, `last` or `bytes_max`.
+        """Return the packets of `entry_id` (held), `entry_id + 1`, ... up to a gap, `last` or
+        `bytes_max`.
 
         The first packet is returned even if it alone exceeds `bytes_max`.
         """
@@ -136,7 +140,7 @@ class PacketRun:
 
 
 def block_run(block: EntryBlock, entry_ids: Sequence[int]) -> PacketRun:
-    """The packets of a block as it came from the wire or the journal."""
+    """Return the packets of a block from the wire or the journal as a run."""
     assert len(entry_ids) == len(block.lengths)
     if len(entry_ids) == 1:
         return _single_run(block.data, entry_ids[0])
@@ -146,7 +150,7 @@ def block_run(block: EntryBlock, entry_ids: Sequence[int]) -> PacketRun:
 
 
 def _single_run(data: bytes, entry_id: int) -> PacketRun:
-    """The run of a block of one entry; its parts put in place, which takes half the time."""
+    """Return the run of a block of one entry; setting its fields directly takes half the time."""
     run = PacketRun.__new__(PacketRun)
     run.data = data
     run.count = 1
@@ -158,8 +162,10 @@ def _single_run(data: bytes, entry_id: int) -> PacketRun:
 
 
 def stop_within(offsets: Sequence[int], start: int, stop: int, bytes_max: int) -> int:
-    """The greatest position up to `stop` so that the packets from `start` have at most
-    `bytes_max` bytes; never less than one packet."""
+    """Return the last position up to `stop` so that the packets from `start` fit into `bytes_max`.
+
+    At least one packet is included.
+    """
     limit = offsets[start] + bytes_max
     if offsets[stop] <= limit:
         return stop
@@ -167,10 +173,10 @@ def stop_within(offsets: Sequence[int], start: int, stop: int, bytes_max: int) -
 
 
 def first_foreign(data: bytes, offsets: Sequence[int], ledger_id: int, ids: Sequence[int]) -> int:
-    """The position of the first packet that does not begin with its ledger id and entry id;
-    `len(ids)` if all do.
+    """Return the position of the first packet that does not begin with its ledger id and entry id.
 
-    `offsets` holds the begin of each packet in `data` and the end of the last one.
+    `len(ids)` if all do. `offsets` holds the start of each packet in `data` and the end of the
+    last.
     """
     unpack = PACKET_KEY.unpack_from
     size = PACKET_KEY.size
@@ -182,20 +188,20 @@ def first_foreign(data: bytes, offsets: Sequence[int], ledger_id: int, ids: Sequ
 
 
 PACKET_BYTES_MIN = 32
-"""The header alone: a digest takes 0 to 20 bytes, and a bookie need not know which."""
+"""Minimum bytes of a packet: the header. A digest adds 0 to 20 bytes; a bookie need not know."""
 
 _HEAD = Struct(">qqq")
 
 
 def check_add(ledger_id: int, first_entry_id: int, block: EntryBlock) -> tuple[Sequence[int], int]:
-    """The entry ids of the block (a `range` if they are contiguous) and its highest LAC.
+    """Return the entry ids of the block (a `range` if they are contiguous) and its highest LAC.
 
     Raises:
         BadAddError: the packets do not fit the request or each other.
     """
     lengths = block.lengths
     if len(lengths) == 1 and lengths[0] >= PACKET_BYTES_MIN:
-        # One entry, as ledgers that get few have it. What is wrong with it is said below.
+        # The fast path for one entry, common in quiet ledgers. The code below names any error.
         found_ledger_id, entry_id, lac = _HEAD.unpack_from(block.data, _SINGLE_PACKET_AT)
         if ledger_id == found_ledger_id >= 0 and first_entry_id == entry_id > lac >= -1:
             return range(entry_id, entry_id + 1), lac
@@ -229,7 +235,7 @@ def check_add(ledger_id: int, first_entry_id: int, block: EntryBlock) -> tuple[S
 
 
 def _heads(block: EntryBlock) -> Sequence[tuple[int, int, int]]:
-    """Ledger id, entry id and LAC of each packet."""
+    """Return ledger id, entry id and LAC of each packet."""
     lengths, data, start = block.lengths, block.data, block.packets_offset
     size = lengths[0]
     if len(lengths) > 1 and lengths.count(size) == len(lengths):

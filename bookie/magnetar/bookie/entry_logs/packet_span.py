@@ -1,4 +1,4 @@
-"""The part of a run that must be read for some of its packets, and how it is checked. Pure."""
+"""The part of a run that must be read for some of its packets, and its check. Pure."""
 
 from typing import NamedTuple
 
@@ -13,22 +13,22 @@ class PacketSpan(NamedTuple):
     start: int
     stop: int
     begin: int
-    """Where the pieces begin, counted from the first packet of the run."""
+    """Start of the pieces, relative to the first packet of the run."""
     size_bytes: int
-    """What is to be read from there on."""
+    """Bytes to read from there."""
 
 
 class Checked(NamedTuple):
-    """What a span held."""
+    """Result of the check of a span."""
 
     packets: list[bytes]
-    """The packets in front that are whole and the right ones."""
+    """The leading packets that are whole and belong to the right entries."""
     damaged: list[int]
-    """The positions in the run of pieces that are damaged, ascending."""
+    """Positions, in the run, of the damaged pieces, ascending."""
 
 
 def span_of(head: RunHead, start: int, stop: int) -> PacketSpan:
-    """What to read for these packets, at least one."""
+    """Return the span to read for these packets, of which there is at least one."""
     offsets = head.offsets
     begin = offsets[start] // PIECE_BYTES * PIECE_BYTES
     end = min(-(-offsets[stop] // PIECE_BYTES) * PIECE_BYTES, offsets[-1])
@@ -38,8 +38,7 @@ def span_of(head: RunHead, start: int, stop: int) -> PacketSpan:
 def check_span(
     head: RunHead, span: PacketSpan, data: bytes, ledger_id: int, entry_id: int
 ) -> Checked:
-    """Check what was read; `entry_id` is that of the first packet, the others follow without a
-    gap."""
+    """Check the data of a span; its entries are `entry_id`, `entry_id + 1`, ..."""
     start, stop, begin, size_bytes = span
     offsets = head.offsets
     first_piece = begin // PIECE_BYTES

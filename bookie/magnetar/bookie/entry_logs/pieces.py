@@ -1,6 +1,6 @@
 """Checksums of packets: one CRC32C per piece of 4 KiB, so that a part of a run can be checked.
 
-Pure. A read of one packet checks the pieces that the packet touches, and needs no more of the run.
+Pure. A read of one packet checks only the pieces that the packet touches.
 """
 
 from array import array
@@ -12,20 +12,20 @@ PIECE_BYTES = 4096
 
 
 def piece_count(size_bytes: int) -> int:
-    """The pieces of so many bytes; the last one may be shorter."""
+    """Return the number of pieces of `size_bytes`; the last one may be shorter."""
     return -(-size_bytes // PIECE_BYTES)
 
 
 def piece_checksums(data: bytes) -> "array[int]":
-    """The CRC32C of each piece of `data`."""
+    """Return the CRC32C of each piece of `data`."""
     crc = google_crc32c.value
     return array("I", [crc(data[at : at + PIECE_BYTES]) for at in range(0, len(data), PIECE_BYTES)])
 
 
 def damaged_pieces(data: bytes, checksums: Sequence[int], size_bytes: int) -> list[int]:
-    """The positions of the pieces of `data` that are not as their checksums say, ascending.
+    """Return the positions of the pieces of `data` that do not match their checksums, ascending.
 
-    `data` should have `size_bytes`; pieces that it is too short for are damaged.
+    `data` should have `size_bytes`; pieces that it is too short for count as damaged.
     """
     found = piece_checksums(data)
     if len(data) == size_bytes and found == checksums:
@@ -37,7 +37,7 @@ def damaged_pieces(data: bytes, checksums: Sequence[int], size_bytes: int) -> li
 
 
 def stretches(positions: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending positions as stretches of neighbours: begin and end (exclusive) of each."""
+    """Group ascending positions into stretches of neighbours: start and end (exclusive) of each."""
     found: list[tuple[int, int]] = []
     for position in positions:
         if found and found[-1][1] == position:

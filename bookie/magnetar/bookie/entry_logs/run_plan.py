@@ -1,7 +1,7 @@
-"""How the runs of a ledger in a write buffer are cut and merged into the runs of an entry log.
+"""Planning of a flush: cuts and merges the runs in a write buffer into runs of an entry log.
 
-Pure. Work is per block, not per entry, except where blocks overlap: there the newest copy of each
-entry wins, and the entries are looked at one by one.
+Pure. The work is per block, not per entry, except where blocks overlap: there the newest copy of
+each entry wins, and the entries are handled one by one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ class PlannedRun(NamedTuple):
         return chain.from_iterable(piece.ids() for piece in self.pieces)
 
     def stretches(self) -> Iterator[tuple[int, int]]:
-        """First and last id of each maximal stretch of contiguous ids."""
+        """Yield first and last id of each maximal stretch of contiguous ids."""
         if self.is_contiguous:
             yield self.first, self.last
             return
@@ -83,8 +83,10 @@ class PlannedRun(NamedTuple):
 def plan_sorted(
     ledgers: Mapping[int, LedgerRuns], *, entries_max: int, bytes_max: int
 ) -> Iterator[tuple[int, PlannedRun]]:
-    """Ledger and run, for all ledgers of a buffer, ascending: the entries of a ledger lie side by
-    side, as who reads a ledger wants them."""
+    """Yield ledger and run for all ledgers of a buffer, in ascending order.
+
+    The entries of a ledger lie side by side, as readers of a ledger need them.
+    """
     for ledger_id in sorted(ledgers):
         runs = plan_runs(ledgers[ledger_id], entries_max=entries_max, bytes_max=bytes_max)
         for run in runs:
@@ -92,7 +94,7 @@ def plan_sorted(
 
 
 def plan_runs(runs: LedgerRuns, *, entries_max: int, bytes_max: int) -> list[PlannedRun]:
-    """The runs to be written for a ledger: ascending, disjoint, each entry once.
+    """Return the runs to write for a ledger: ascending, disjoint, each entry once.
 
     A run has at most `entries_max` entries, and at most `bytes_max` bytes of packets unless it is a
     single packet.
@@ -120,8 +122,10 @@ def plan_runs(runs: LedgerRuns, *, entries_max: int, bytes_max: int) -> list[Pla
 
 
 def _whole(runs: LedgerRuns, *, entries_max: int, bytes_max: int) -> PlannedRun | None:
-    """The one run that all blocks make together, if they fit and none overlap: the normal case of
-    a ledger that gets few entries at a time."""
+    """Return one run of all blocks if they fit and do not overlap, else None.
+
+    This is the normal case of a ledger that gets few entries at a time.
+    """
     ordered = runs.runs
     if not runs.ascending or runs.last - ordered[0].first > ID_SPAN_MAX:
         return None
@@ -142,7 +146,7 @@ def _pieces(runs: LedgerRuns) -> list[Piece]:
 
 
 def _newest_pieces(runs: Sequence[PacketRun]) -> list[Piece]:
-    """Overlapping runs, oldest first, reduced to the newest copy of each entry."""
+    """Reduce overlapping runs, oldest first, to the newest copy of each entry."""
     newest: dict[int, tuple[PacketRun, int]] = {}
     for run in runs:
         for position in range(run.count):
@@ -157,7 +161,7 @@ def _newest_pieces(runs: Sequence[PacketRun]) -> list[Piece]:
 
 
 def bounded(pieces: Iterable[Piece], *, entries_max: int, bytes_max: int) -> Iterator[Piece]:
-    """The pieces, of which the too large ones are cut."""
+    """Yield the pieces, with those that are too large cut."""
     for piece in pieces:
         if piece.entries <= entries_max and (
             piece.packets_bytes <= bytes_max and piece.last - piece.first <= ID_SPAN_MAX
@@ -177,11 +181,11 @@ def bounded(pieces: Iterable[Piece], *, entries_max: int, bytes_max: int) -> Ite
 def plan_in_order(
     ledgers: Mapping[int, LedgerRuns], *, entries_max: int, bytes_max: int
 ) -> Iterator[tuple[int, PlannedRun]]:
-    """Ledger and run, for all blocks of all ledgers, in the order in which the blocks arrived;
-    blocks that are too large are cut.
+    """Yield ledger and run for all blocks of all ledgers, in the order in which the blocks arrived.
 
-    For the `interleaved` engine: what arrived together lies together, whatever ledger it is of, and
-    nothing is merged. Entries that were added twice are written twice; the later run counts.
+    Blocks that are too large are cut. For the `interleaved` engine: blocks that arrive together lie
+    together, whichever ledger they belong to, and nothing is merged. Entries that were added twice
+    are written twice; the later run counts.
 
     A run has at most `entries_max` entries, and at most `bytes_max` bytes of packets unless it is a
     single packet.

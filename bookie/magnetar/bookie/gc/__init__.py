@@ -1,1 +1,1 @@
-"""Garbage collection: dead ledgers, entry logs without use, compaction."""
+"""Garbage collection: dead ledgers, unused entry logs, compaction."""

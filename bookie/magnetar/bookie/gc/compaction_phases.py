@@ -1,7 +1,7 @@
-"""The phases of a compaction, as the files tell them, and how each is finished or undone. Pure.
+"""The phases of a compaction, as its files show them, and how each is finished or undone. Pure.
 
-One compaction copies what lives in its source logs to a new log N. Its steps, each durable before
-the next:
+One compaction copies the live packets of its source logs to a new log N. Its steps, each durable
+before the next:
 
 1. copy to `N.log.compacting`, and sync it;
 2. write the record `N.log.compacted`: which logs N replaces, and which run went where;
@@ -10,12 +10,12 @@ the next:
 5. remove the source logs;
 6. remove the record.
 
-The record is the moment of decision. Before it a crash undoes the compaction: the copy is garbage.
-After it a crash finishes it: every step may be repeated, and step 4 changes only what still points
-to a source. A source is removed only when its copies and the index are durable (rule 10.3).
+The record decides. A crash before it undoes the compaction: the copy is garbage. A crash after it
+finishes the compaction: every step may be repeated, and step 4 changes only records that still
+point to a source. A source is removed only when its copies and the index are durable (rule 10.3).
 
-The names do not end in `.log`: nobody takes a copy that is not whole for an entry log.
-Layout of the record: docs/formats/compaction.md.
+The names do not end in `.log`, so that an incomplete copy is never taken for an entry log. Layout
+of the record: docs/formats/compaction.md.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,14 +26,14 @@ from typing import NamedTuple
 COPY_SUFFIX = ".compacting"
 RECORD_SUFFIX = ".compacted"
 NEW_RECORD_SUFFIX = ".compacted.new"
-"""A record that is being written (`Disk.replace_file`): there is none until it has its name."""
+"""A record that is being written (`Disk.replace_file`); it does not count before its rename."""
 
 _LOG_SUFFIX = ".log"
 _ID_DIGITS = 8
 
 
 class Step(Enum):
-    """What is left to do of a compaction."""
+    """A remaining step of a compaction."""
 
     REMOVE_COPY = auto()
     NAME_LOG = auto()
@@ -43,7 +43,7 @@ class Step(Enum):
 
 
 class Files(NamedTuple):
-    """The files of a compaction that are there."""
+    """Presence of each file of a compaction."""
 
     copy: bool
     record: bool
@@ -51,20 +51,20 @@ class Files(NamedTuple):
 
 
 FINISH = (Step.NAME_LOG, Step.MOVE_RUNS, Step.REMOVE_SOURCES, Step.REMOVE_RECORD)
-"""What follows the record, in this order."""
+"""The steps after the record, in this order."""
 
 STEPS: Mapping[Files, tuple[Step, ...]] = {
     Files(copy=True, record=False, log=False): (Step.REMOVE_COPY,),
     Files(copy=True, record=True, log=False): FINISH,
     Files(copy=False, record=True, log=True): FINISH[1:],
-    # The name of the copy outlived the rename: it is the same file.
+    # The name of the copy survived the rename: it is the same file.
     Files(copy=True, record=True, log=True): (Step.REMOVE_COPY, *FINISH[1:]),
     Files(copy=True, record=False, log=True): (Step.REMOVE_COPY,),
     # Undone after a failure: the copy is gone already, so the index was never moved.
     Files(copy=False, record=True, log=False): (Step.REMOVE_RECORD,),
     Files(copy=False, record=False, log=True): (),
 }
-"""By what is there after a crash."""
+"""The remaining steps, by the files that exist after a crash."""
 
 
 def copy_name(log_id: int) -> str:
@@ -76,8 +76,10 @@ def record_name(log_id: int) -> str:
 
 
 def unfinished(names: Iterable[str]) -> dict[int, Files]:
-    """The compactions that left files, by the id of their new log, ascending; `names` are all those
-    of the directory."""
+    """Return the compactions that left files, by the id of their new log, ascending.
+
+    `names` are all names of the directory.
+    """
     present = set(names)
     found: set[int] = set()
     for name in present:

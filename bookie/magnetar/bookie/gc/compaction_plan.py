@@ -1,8 +1,8 @@
-"""The entry logs that are worth compacting, their order, and those that go together. Pure.
+"""Choice, order and grouping of the entry logs to compact. Pure.
 
-Emptiest first: they give back most for what is copied. Several logs are copied into one as long as
-their rests fit: else a log of which a hundredth lives on would stay a file for ever, and a bookie
-that runs for years would have more files than it can hold open.
+Emptiest first: they free the most space for the bytes that are copied. Several logs are copied into
+one as long as their live bytes fit. Otherwise a log with a hundredth of its bytes alive would stay
+a file for ever, and after years a bookie would have more files than it can hold open.
 """
 
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 SOURCES_MAX = 16
-"""Logs that are copied into one. They are all removed at the end, at once."""
+"""Maximum number of logs that are copied into one; all are removed together at the end."""
 _SMALL_PART = 16
-"""A log below this part (1/n) of a full one is small; as many of them are worth merging."""
+"""A log below this part (1/n) of a full one is small; this many small logs are worth merging."""
 
 
 class LogUse(NamedTuple):
-    """A finished log and what of it is in use."""
+    """A finished log and its live bytes."""
 
     log_id: int
     file_bytes: int
@@ -29,19 +29,19 @@ class LogUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionRule:
-    """What one kind of run compacts."""
+    """Rule that selects the logs of one kind of compaction."""
 
     live_share_max: float
     """Logs with a smaller live share are compacted. 0: none."""
     merges_small: bool
-    """Make one log of many small ones, however much of them lives: every start of the process
+    """Whether many small logs are merged whatever their live share: every start of the process
     begins a new log."""
 
 
 def choose_logs(
     logs: Iterable[LogUse], rule: CompactionRule, *, log_bytes_max: int
 ) -> list[LogUse]:
-    """The logs that a run compacts, emptiest first."""
+    """Return the logs that a run compacts, emptiest first."""
     if rule.live_share_max <= 0:
         return []
     ordered = sorted(logs, key=lambda log: (log.live_share, log.log_id))
@@ -54,7 +54,7 @@ def choose_logs(
 
 
 def group_logs(logs: Iterable[LogUse], *, log_bytes_max: int) -> list[list[LogUse]]:
-    """The logs that become one, in the same order: as many as fit into a log."""
+    """Group the logs, in the same order: a group fits into one log."""
     groups: list[list[LogUse]] = []
     size = 0
     for log in logs:

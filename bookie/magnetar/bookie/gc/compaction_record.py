@@ -28,7 +28,7 @@ _U32 = Struct(">I")
 _NOWHERE = RunLocation(0, 0, 0, 0, False)
 
 MOVE_BYTES = _MOVE.size
-"""What a move takes, on disk and in memory."""
+"""Bytes of a move, on disk and in memory."""
 
 
 def encode_move(move: RunMove) -> bytes:
@@ -56,20 +56,20 @@ def encode_move(move: RunMove) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CompactionRecord:
-    """What a compaction has copied. The moves stay encoded: there may be hundreds of thousands."""
+    """Content of a compaction's record. Moves stay encoded: there may be hundreds of thousands."""
 
     target_log_id: int
     replaced: tuple[int, ...]
-    """The logs that nothing is left in that is of use: to be removed."""
+    """Logs that are no longer needed and must be removed."""
     moves: bytes | bytearray
-    """One after the other, as `encode_move` makes them."""
+    """Encoded moves, one after the other, as `encode_move` makes them."""
 
     @property
     def move_count(self) -> int:
         return len(self.moves) // MOVE_BYTES
 
     def batches(self, moves_max: int) -> Iterator[Sequence[RunMove]]:
-        """The moves, decoded, up to so many at a time."""
+        """Yield the decoded moves, up to `moves_max` at a time."""
         each = _MOVE.iter_unpack(self.moves)
         while batch := [self._decode(values) for values in islice(each, moves_max)]:
             yield batch
@@ -95,9 +95,10 @@ def encode_record(record: CompactionRecord) -> bytes:
 
 
 def decode_record(data: bytes, *, log_id: int) -> CompactionRecord:
-    """
+    """Decode the record of the compaction that made log `log_id`.
+
     Raises:
-        StorageCorruptError: not the record of the compaction that made this log.
+        StorageCorruptError: not the record of that compaction.
     """
     if len(data) < _HEADER.size + 4:
         raise StorageCorruptError(f"compaction record of log {log_id} has {len(data)} bytes")

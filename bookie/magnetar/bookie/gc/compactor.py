@@ -1,9 +1,10 @@
-"""Compacts entry logs of one storage, one group at a time, as a transaction.
+"""Compaction of the entry logs of one storage, one group at a time, as a transaction.
 
-The event loop drives: short jobs on the worker of garbage collection copy, with pauses between
-them; the storage moves the index, on its flush worker, never beside a flush (rule 10.5). Steps and
-recovery are those of `compaction_phases.py`, at a start and while running: what fails before the
-record is undone, what fails after it is finished by the next try, before anything else is begun.
+The event loop drives it. Short jobs on the worker of garbage collection copy, with pauses in
+between; the storage moves the index on its flush worker, never during a flush (rule 10.5). Steps
+and recovery are those of `compaction_phases.py`, at a start and while running. A failure before the
+record is written undoes the compaction. After a later failure, the next try finishes it before it
+begins another.
 """
 
 import asyncio
@@ -27,10 +28,10 @@ from magnetar.ledger.ports import Clock, Disk, Worker
 _log = structlog.get_logger(__name__)
 
 _JOB_BYTES = 512 << 10
-"""What is copied before the worker, and the event loop, may do something else."""
+"""Bytes copied in one job, before the worker and the event loop may do other work."""
 
 MOVES_MAX = 200_000
-"""Runs copied at once: 61 bytes each in memory and in the record."""
+"""Maximum number of runs copied at once: 61 bytes each in memory and in the record."""
 
 T = TypeVar("T")
 
@@ -49,9 +50,9 @@ class Compactor:
         moves_max: int = MOVES_MAX,
         on_damage: Callable[[Damage], None],
     ) -> None:
-        """`worker` is ours alone while a call is under way; `on_damage` is called on the loop.
+        """No other code may use `worker` during a call; `on_damage` is called on the loop.
 
-        `copied_bytes_per_s` 0: as fast as it goes.
+        `copied_bytes_per_s` 0: no limit.
         """
         self._maintenance = maintenance
         self._worker = worker
@@ -62,14 +63,14 @@ class Compactor:
         self._on_damage = on_damage
 
     async def compact(self, sources: Sequence[int]) -> Copied:
-        """Copy what lives in the logs to a new one, let the index point there, remove them.
+        """Copy the live packets of the logs to a new one, point the index there, remove the logs.
 
-        Logs that could not be copied completely stay, as does what is left of them when there was
-        too much for one go: they are neither among `complete` nor `incomplete` then.
+        Logs that could not be copied completely stay. So does the rest of a log if there was too
+        much for one copy: it is then neither `complete` nor `incomplete`.
 
         Raises:
             StorageIOError: undone, or to be finished by the next call.
-            StorageClosedError: as well.
+            StorageClosedError: undone, or to be finished by the next call.
         """
         await self.finish_left_over()
         copier = LogCopier(
@@ -97,7 +98,7 @@ class Compactor:
         return copier.copied
 
     async def finish_left_over(self) -> None:
-        """Finish, or undo, what an earlier call could not.
+        """Finish or undo the remains of an earlier call.
 
         Raises:
             StorageIOError: it is still not done; nothing may be compacted or removed.
@@ -130,8 +131,8 @@ class Compactor:
         try:
             await self._run(lambda: self._disk.replace_file(path, encode_record(record)))
         except StorageIOError:
-            # Nobody knows whether the record is there, and will be after a crash. Without it the
-            # copy is garbage, so it goes first.
+            # The record may or may not exist, now and after a crash. Without it the copy is
+            # garbage, so the record is removed first.
             for step in (Step.REMOVE_RECORD, Step.REMOVE_COPY):
                 await self._take_steps(log_id, (step,), record)
             raise
@@ -159,7 +160,7 @@ class Compactor:
         try:
             await self._run(copier.abandon)
         except StorageIOError as error:
-            # It is garbage without a record, and goes at the next try or the next start.
+            # Without a record it is garbage, which the next try or the next start removes.
             _log.warning("compaction_not_undone", error=str(error))
 
     async def _run(self, call: Callable[[], T]) -> T:

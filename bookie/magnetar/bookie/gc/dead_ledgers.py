@@ -1,17 +1,17 @@
-"""Ledgers of this bookie that the metadata does not list: candidates for deletion. Pure.
+"""The search for dead ledgers: local ledgers that the metadata does not list. Pure.
 
-What may go wrong is told by defect B10: listings in another order than assumed, listings that end
-early, ranges that are empty because a node vanished meanwhile. Each would make live ledgers look
-dead. So:
+They are candidates for deletion. Defect B10 shows what may go wrong: listings in an unexpected
+order, listings that end early, ranges that are empty because a node vanished meanwhile. Each would
+make live ledgers look dead. So:
 
-- The local ledgers are those of a snapshot that was taken *before* the listing (defect B11): a
-  ledger that is made while the listing runs is none of them.
+- The local ledgers are those of a snapshot that was taken *before* the listing (defect B11): it
+  excludes ledgers that are created while the listing runs.
 - A range speaks for the ids in it and for no others. Ranges must follow each other without a gap
-  from 0 to the largest id; what lists anything else is refused as a whole.
+  from 0 to the largest id; any other listing is refused as a whole.
 - An empty listing, or one that lacks an implausible share of the local ledgers, is refused as well
-  (rule 10.2): rather no space than no data.
+  (rule 10.2): it is better to waste space than to lose data.
 
-A candidate is not dead yet: whoever deletes asks for the ledger's own metadata (rule 10.1).
+A candidate is not dead yet: before a deletion, the ledger's own metadata is read (rule 10.1).
 """
 
 from dataclasses import dataclass
@@ -26,31 +26,32 @@ from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """When a listing that lacks many of the local ledgers is not believed."""
+    """Limits beyond which a listing that lacks local ledgers is not believed."""
 
     vanish_share_max: float = 0.5
     """Greatest share of the local ledgers that may vanish in one round."""
     ledgers_min: int = 100
-    """With no more local ledgers than these, a share proves nothing, and patience takes over."""
+    """Up to this many local ledgers a share proves nothing, and `patience_s` applies instead."""
     patience_s: float = 3600.0
-    """How long a ledger must be missing if most of few ledgers are."""
+    """Seconds that a ledger must be missing if most of a few ledgers are missing."""
 
 
 class DeadLedgerSearch:
-    """The local ledgers that a listing does not have. Feed it the ranges as they come."""
+    """Finds the local ledgers that a listing lacks. Feed it the ranges of the listing in order."""
 
     def __init__(self, local_ids: BitMap64) -> None:
-        """`local_ids` is the snapshot that was taken before the listing began; it is used up."""
+        """`local_ids` is the snapshot from before the listing; it is consumed."""
         self.local_count = len(local_ids)
         self.listed_count = 0
         self._missing = local_ids
         self._next_id = 0
 
     def on_range(self, found: LedgerRange) -> None:
-        """
+        """Take the next range of the listing.
+
         Raises:
-            ImplausibleListingError: the range does not follow the last one, or lists ids that are
-                not its own or not in order.
+            ImplausibleListingError: the range does not follow the last one, or lists ids outside of
+                it or out of order.
         """
         ids = found.ledger_ids
         if found.first_id != self._next_id or found.last_id < found.first_id:
@@ -70,10 +71,10 @@ class DeadLedgerSearch:
         self._missing -= BitMap64(ids)
 
     def candidates(self, brake: Brake | None) -> list[int]:
-        """The local ledgers that the complete listing did not have, ascending.
+        """Return the local ledgers that the complete listing lacks, ascending.
 
         Args:
-            brake: None if a person said that what vanished has really been deleted.
+            brake: None if an operator confirmed that the missing ledgers were really deleted.
 
         Raises:
             ImplausibleListingError: the listing ended early, or the brake held.

@@ -1,7 +1,7 @@
-"""What compactions left behind, finished or undone, before an opened storage does anything else.
+"""Completion of interrupted compactions, before an opened storage does anything else.
 
-Lives on the flush worker; nobody reads or writes the directory or the index meanwhile. The steps
-are in `compaction_phases.py`. Cut itself, it goes on at the next start.
+Runs on the flush worker; nothing else uses the directory or the index meanwhile.
+`compaction_phases.py` has the steps. After an interruption of its own, the next start continues.
 """
 
 import posixpath
@@ -29,15 +29,15 @@ MOVES_PER_COMMIT = 1000
 
 
 def finish_compactions(directory: str, disk: Disk, index: LocationIndex) -> None:
-    """Finish what has a record, remove what has none. `directory` is that of the entry logs.
+    """Finish compactions with a record, remove the files of those without one.
 
-    On a full disk the rest is left to garbage collection, which begins with it: a bookie without
-    room must still serve reads. Sources and copies both have their names then, so nothing is
-    missing, wherever the index points.
+    `directory` is that of the entry logs. On a full disk, garbage collection does the rest before
+    anything else: a bookie without room must still serve reads. Sources and copies both have their
+    names then, so nothing is missing, wherever the index points.
 
     Raises:
-        StorageCorruptError: a record is damaged. Without it nobody knows what to do: the copy may
-            be the only one that the index points to, or garbage.
+        StorageCorruptError: a record is damaged. Without it the copy may be the only one that the
+            index points to, or garbage.
         StorageIOError: a file or the index could not be read or written.
     """
     try:
@@ -68,7 +68,8 @@ def _finish_all(directory: str, disk: Disk, index: LocationIndex) -> None:
 
 
 def read_record(directory: str, disk: Disk, log_id: int) -> CompactionRecord:
-    """
+    """Read the record of the compaction that made log `log_id`.
+
     Raises:
         StorageCorruptError, OSError
     """
@@ -85,7 +86,7 @@ def read_record(directory: str, disk: Disk, log_id: int) -> CompactionRecord:
 def change_files(
     directory: str, disk: Disk, log_id: int, step: Step, record: CompactionRecord | None
 ) -> None:
-    """Carry out a step that changes files, durably; repeating it is fine.
+    """Carry out a step that changes files, durably; it may be repeated.
 
     Raises:
         OSError
@@ -114,4 +115,4 @@ def _remove(disk: Disk, path: str) -> None:
     try:
         disk.remove(path)
     except FileNotFoundError:
-        pass  # an earlier try came so far
+        pass  # an earlier try removed it

@@ -1,10 +1,11 @@
-"""Garbage collection as a background service of a bookie: rounds, forced ones, and their timers.
+"""Garbage collection as a background service of a bookie: its rounds, forced ones, and their
+timers.
 
-A round deletes the ledgers whose metadata is gone, removes the entry logs that nothing lives in,
-and compacts when a compaction is due. Its parts fail one by one: without an answer of the metadata
-store nothing is deleted, and the space of what was deleted before is given back all the same.
-Ledgers that other bookies have are looked for beside it, once a day, at the pace that the metadata
-store can bear.
+A round deletes the ledgers whose metadata is gone, removes the entry logs without a live ledger,
+and compacts when a compaction is due. Its parts fail separately: without an answer of the metadata
+store no ledger is deleted, but the space of earlier deletions is still freed. Once a day, a
+separate task searches for ledgers that other bookies have, at the pace that the metadata store can
+bear.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ _DISK_USES = {
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What a round did."""
+    """Result of a garbage collection round."""
 
     deleted_ledgers: int
     removed_logs: int
@@ -52,7 +53,7 @@ class RoundReport:
     compacted_logs: int
     compacted_bytes: int
     problems: tuple[str, ...]
-    """What kept parts of it from their work."""
+    """Why parts of the round failed or were put off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class _Forced:
 
 
 class GarbageCollector:
-    """A `BackgroundService`."""
+    """The `BackgroundService` of garbage collection."""
 
     def __init__(self, parts: BookieParts) -> None:
         self._parts = parts
@@ -100,7 +101,8 @@ class GarbageCollector:
             root=_ROOT,
         )
         self._stagger = crc32(parts.bookie_id.encode()) / (1 << 32)
-        """From 0 to 1: bookies that were started together do not ask the metadata together."""
+        """From 0 to 1: it keeps bookies that were started together from asking the metadata
+        together."""
         self._logs: list[LogCollector] = []
         self._worker: Worker | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -142,10 +144,10 @@ class GarbageCollector:
             self._worker = None
 
     async def force(self, *, major: bool, accept_vanished: bool = False) -> RoundReport:
-        """A round now, or right after the one under way, with that kind of compaction.
+        """Run a round now, or right after the current one, with this kind of compaction.
 
         Args:
-            accept_vanished: a person knows that most ledgers have really been deleted: no brake.
+            accept_vanished: an operator knows that most ledgers have really been deleted: no brake.
 
         Raises:
             StorageClosedError: the bookie is stopping.
@@ -155,7 +157,7 @@ class GarbageCollector:
     def request(
         self, *, major: bool, accept_vanished: bool = False
     ) -> "asyncio.Future[RoundReport]":
-        """A round as of `force`, for who need not wait for it.
+        """Request a round as `force` does, for callers that need not wait for it.
 
         Raises:
             StorageClosedError: the bookie is stopping.
@@ -170,7 +172,7 @@ class GarbageCollector:
         return done
 
     async def collect_surplus(self) -> int:
-        """Delete the ledgers that other bookies have; returns how many there were.
+        """Delete the ledgers that other bookies have; return their number.
 
         Raises:
             GarbageError, LedgerError, StorageError: as `OverReplicatedLedgers.collect`.
@@ -196,7 +198,7 @@ class GarbageCollector:
             if self._forced:
                 forced = self._forced[0]
                 report = await self._round(schedule, forced.kind, forced.accept_vanished)
-                del self._forced[0]  # only now: a stop tells whoever still waits
+                del self._forced[0]  # only now: a stop fails the requests that still wait
                 if not forced.done.done():
                     forced.done.set_result(report)
             else:
@@ -204,7 +206,7 @@ class GarbageCollector:
                 await self._round(schedule, kind, accept_vanished=False)
 
     async def _wait(self, seconds: float | None) -> None:
-        """Until a round is due, or forced."""
+        """Wait until a round is due or forced."""
         if self._forced:
             return
         self._wanted.clear()
@@ -223,11 +225,11 @@ class GarbageCollector:
         problems: list[str] = []
         await self._attempt("ledgers", problems, self._collect_ledgers(accept_vanished))
         looked = [logs for logs in self._logs if await self._attempt("look", problems, logs.look())]
-        # The deletions that `look` saw must be durable before their bytes go.
+        # The deletions that `look` found must be durable before their bytes are removed.
         is_flushed = await self._attempt("flush", problems, self._parts.storage.flush())
         compacted = 0
         for logs in looked:
-            # A directory that has no room holds up no other.
+            # A directory without room does not hold up the others.
             is_durable = is_flushed or (
                 len(self._logs) > 1 and await self._attempt("flush", problems, logs.flush())
             )
@@ -258,7 +260,7 @@ class GarbageCollector:
             raise
 
     async def _compact(self, logs: LogCollector, kind: CompactionKind, problems: list[str]) -> bool:
-        """Whether it came to its end."""
+        """Compact the logs of one directory; return whether the run was completed."""
         clock, metrics = self._parts.clock, self._metrics
         started_s = clock.monotonic_s()
         run_s_max = self._parts.settings.gc_compaction_run_s_max
@@ -283,7 +285,8 @@ class GarbageCollector:
     async def _attempt(
         self, part: str, problems: list[str], work: Coroutine[None, None, None]
     ) -> bool:
-        """Whether a part of a round did its work; what failed is told, and tried the next time."""
+        """Run a part of a round; return whether it succeeded. A failure is reported, and retried
+        next time."""
         try:
             await work
         except (GarbageError, LedgerError, StorageError, OSError) as error:
@@ -347,12 +350,12 @@ class GarbageCollector:
 
 
 def _seen(done: "asyncio.Future[RoundReport]") -> None:
-    """Nobody need wait for a forced round: its end at a stop is no error then."""
+    """Mark the result as seen: a forced round that a stop ends is no error if no caller waits."""
     if not done.cancelled():
         done.exception()
 
 
 def _on_done(on_fatal: Callable[[BaseException], None], task: asyncio.Task[None]) -> None:
-    """A bug: without garbage collection the disk fills, and nobody would know why."""
+    """Treat an error as fatal: without garbage collection the disk fills for no visible reason."""
     if not task.cancelled() and (error := task.exception()) is not None:
         on_fatal(error)

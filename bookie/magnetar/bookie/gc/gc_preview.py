@@ -1,5 +1,4 @@
-"""What a round of garbage collection would do, without doing it: for tools, with the bookie stopped
-or running beside.
+"""A dry run of a garbage collection round, for tools; the bookie may be stopped or running.
 
     local = BitMap64(index.states())
     dead = await preview_ledgers(index.states(), manager, calls, brake)
@@ -7,7 +6,7 @@ or running beside.
     local.remove(dead.ledger_ids)
     preview = preview_logs(usages, local, options)
 
-Nothing is written, no lock is taken. Beside a running bookie the newest log is one that grows.
+Nothing is written, no lock is taken. Next to a running bookie, the newest log may still grow.
 """
 
 from collections.abc import Iterable
@@ -35,16 +34,16 @@ Action = Literal["remove", "compact in a minor run", "compact in a major run", "
 
 @dataclass(frozen=True, slots=True)
 class LedgersPreview:
-    """What would happen to the ledgers."""
+    """What a round would do to the ledgers."""
 
     ledger_ids: tuple[int, ...]
-    """Would be deleted: their metadata is certainly gone."""
+    """Ledgers to delete: their metadata is certainly gone."""
     unconfirmed: tuple[int, ...]
-    """Not listed, and the metadata store did not answer: kept for now."""
+    """Ledgers not listed, for which the metadata store did not answer: kept for now."""
     listed_in_error: tuple[int, ...]
-    """Not listed and there all the same: kept, and a reason to look at the metadata store."""
+    """Ledgers not listed, but with metadata: kept; check the metadata store."""
     unrecorded: tuple[int, ...]
-    """Missing in the metadata without a record that they were deleted: kept, the metadata lost
+    """Ledgers without metadata and without a record of their deletion: kept; the metadata lost
     them."""
     refused: str
     """Why nothing at all would be deleted; empty if the listing is believed."""
@@ -52,7 +51,7 @@ class LedgersPreview:
 
 @dataclass(frozen=True, slots=True)
 class LogPreview:
-    """What would happen to an entry log."""
+    """What a round would do to an entry log."""
 
     log_id: int
     file_bytes: int
@@ -60,16 +59,17 @@ class LogPreview:
     live_ledgers: int
     ledgers: int
     is_certain: bool
-    """False: its footer is missing or damaged, and its end torn: only the index decides."""
+    """False if only the index can tell its ledgers: the footer is missing or damaged, and the end
+    torn."""
     action: Action
     freed_bytes: int
-    """By the action, about."""
+    """Bytes that the action frees, about."""
 
 
 async def preview_ledgers(
     local_ids: Iterable[int], source: LedgerSource, calls: MetadataCalls, brake: Brake
 ) -> LedgersPreview:
-    """The local ledgers that a round would delete now.
+    """Return the local ledgers that a round would delete now, and those it would keep.
 
     Raises:
         ForeignMetadataError, LedgerError: a round would fail in the same way.
@@ -100,7 +100,7 @@ async def preview_ledgers(
 
 
 def survey_all(logs_directory: str, disk: Disk) -> list[LogUsage]:
-    """What all entry logs of a directory hold. Reads their footers, or all their heads.
+    """Return the ledgers of all entry logs of a directory. Reads their footers, or all run heads.
 
     Raises:
         StorageIOError, OSError
@@ -111,14 +111,14 @@ def survey_all(logs_directory: str, disk: Disk) -> list[LogUsage]:
         try:
             usages.append(survey.usage(log_id))
         except StorageLogMissingError:
-            continue  # the bookie removed it just now
+            continue  # the bookie has just removed it
     return usages
 
 
 def preview_logs(
     usages: Iterable[LogUsage], alive: BitMap64, settings: BookieSettings
 ) -> list[LogPreview]:
-    """What a round with these ledgers alive would do about each log, in the order of their ids."""
+    """Return what a round with these live ledgers would do to each log, by ascending id."""
     found = [(usage, usage.live(alive)) for usage in usages]
     uses = [
         LogUse(usage.log_id, usage.file_bytes, live.bytes)

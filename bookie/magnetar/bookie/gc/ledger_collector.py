@@ -1,19 +1,22 @@
-"""Deletes the ledgers whose metadata is gone.
+"""Deletion of the ledgers whose metadata is gone.
 
-One collection: the cluster must be the one that our data belongs to; snapshot of the local ledgers;
-listing of the metadata; what it lacks are candidates, unless the listing is not plausible
-(`dead_ledgers.py`); the metadata of each candidate is read, and only an explicit "no such ledger"
-deletes it (rule 10.1). A store that records deletions must have one of it: without, the metadata
-lost the ledger, and this copy may be the last trace of it. There the brake asks nothing of shares,
-since a topic that is deleted may well have had all ledgers: it ends a round that meets many ledgers
-without a record. Where the store records none, and many of few ledgers are missing at once, each
+One collection has these steps. Check that the metadata belongs to our data's cluster; take a
+snapshot of the local ledgers; list the metadata. Ledgers that the listing lacks are candidates,
+unless the listing is not plausible (`dead_ledgers.py`). Then read the metadata of each candidate:
+only an explicit "no such ledger" deletes it (rule 10.1).
+
+If the store records deletions, it must have such a record: without one, the metadata lost the
+ledger, and this copy may be the last trace of it. The brake then does not look at shares, since a
+deleted topic may well have had all ledgers: it ends a round that meets many ledgers without a
+record. If the store does not record deletions, and many of few ledgers are missing at once, each
 must have been missing for a while (`Brake.patience_s`). Any error deletes nothing.
 
-Deleting is to forget: what requests know, the caches and the state at once, the index with the
-flush at the end. The bytes in the entry logs go when that is durable, and not here.
+A deletion removes the request state, the caches and the ledger state at once, and the index records
+with the flush at the end. The bytes in the entry logs are removed after that is durable, and not
+here.
 
-A ledger cannot come to life between confirmation and deletion: its metadata is made before its
-first entry, and ids are never used again.
+A ledger cannot come to life between confirmation and deletion: its metadata is created before its
+first entry, and ids are never reused.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -38,11 +41,11 @@ _log = structlog.get_logger(__name__)
 
 _DELETIONS_PER_FLUSH = 10_000
 UNRECORDED_MAX = 100
-"""Ledgers that the metadata lost, after which a round asks for no more: each costs a line."""
+"""Ledgers lost by the metadata after which a round checks no more: each one logs a line."""
 
 
 class LedgerSource(Protocol):
-    """What is asked of the ledger manager; see there."""
+    """The part of the ledger manager that is used here; it documents the methods."""
 
     async def catch_up(self) -> None: ...
 
@@ -70,7 +73,7 @@ class LedgerCollector:
         metrics: GcMetrics,
         known_ledgers: Callable[[], list[int]] | None = None,
     ) -> None:
-        """`known_ledgers` gives the local ledgers in any order, faster than the storage does."""
+        """`known_ledgers` returns the local ledgers in any order, faster than the storage does."""
         self._known_ledgers = known_ledgers or storage.ledger_ids
         self._storage = storage
         self._ledgers = ledgers
@@ -79,27 +82,27 @@ class LedgerCollector:
         self._clock = clock
         self._metrics = metrics
         self._missing_since_s: dict[int, float] = {}
-        """Of the few ledgers that were missing in the last round."""
+        """Of the few ledgers that were missing in the last round: when each was first missing."""
 
     async def collect(self, source: LedgerSource, *, accept_vanished: bool = False) -> int:
-        """One collection; returns how many ledgers were deleted, durably.
+        """Run one collection; return how many ledgers were deleted, durably.
 
         Args:
-            accept_vanished: a person said that many ledgers, or all, have really been deleted: no
-                brake. Each is confirmed all the same.
+            accept_vanished: an operator confirmed that many ledgers, or all, have really been
+                deleted: no brake. The metadata of each is read all the same.
 
         Raises:
-            ImplausibleListingError, ForeignMetadataError, LedgerError: nothing was deleted, or what
-                a record says was, before `UNRECORDED_MAX` ledgers came that have none.
+            ImplausibleListingError, ForeignMetadataError, LedgerError: nothing was deleted, or only
+                ledgers with a record of their deletion, before `UNRECORDED_MAX` ledgers had none.
             StorageError: the flush failed; the ledgers are gone from memory, and from the disk
                 with the next flush.
         """
-        # A share of 1 is how an operator says so for a whole run.
+        # A share of 1 is how an operator accepts vanished ledgers permanently.
         accept_vanished = accept_vanished or self._brake.vanish_share_max >= 1
         candidates = await self.candidates(source, accept_vanished=accept_vanished)
         if not accept_vanished and not source.records_deletions:
             candidates = self._patiently(candidates)
-        # Once more: the listing may have taken minutes.
+        # Check once more: the listing may have taken minutes.
         await self._calls.check_instance()
         deleted = 0
         unrecorded_before = self._metrics.unrecorded_ledgers
@@ -109,7 +112,7 @@ class LedgerCollector:
             if not await self._is_dead(source, ledger_id, accept_vanished=accept_vanished):
                 continue
             if not self._ledgers.delete(ledger_id, self._clock.monotonic_s()):
-                continue  # in use at this very moment: next time
+                continue  # its fence is being written: next time
             _log.debug("ledger_deleted", ledger_id=ledger_id)
             self._metrics.deleted_ledgers += 1
             deleted += 1
@@ -127,7 +130,8 @@ class LedgerCollector:
         return deleted
 
     def _patiently(self, candidates: list[int]) -> list[int]:
-        """The candidates without those that vanished with most of the few others, just now."""
+        """Return the candidates without those that only lately vanished with most of a few
+        ledgers."""
         brake, local = self._brake, len(self._known_ledgers())
         if local > brake.ledgers_min or len(candidates) <= brake.vanish_share_max * local:
             self._missing_since_s.clear()
@@ -147,7 +151,7 @@ class LedgerCollector:
         return gone
 
     async def candidates(self, source: LedgerSource, *, accept_vanished: bool = False) -> list[int]:
-        """The local ledgers that the metadata does not list, ascending. Changes nothing.
+        """Return the local ledgers that the metadata does not list, ascending. Changes nothing.
 
         Raises:
             ImplausibleListingError, ForeignMetadataError, LedgerError
@@ -181,17 +185,17 @@ class LedgerCollector:
 async def missing_ledgers(
     local_ids: BitMap64, source: LedgerSource, calls: MetadataCalls, brake: Brake | None
 ) -> list[int]:
-    """The local ledgers, looked at before, that the metadata does not list, ascending.
+    """Return the ledgers of the snapshot `local_ids` that the metadata does not list, ascending.
 
-    `local_ids` is used up; `brake` as in `DeadLedgerSearch.candidates`, and not used on a source
+    `local_ids` is consumed; `brake` as in `DeadLedgerSearch.candidates`, and ignored for a source
     that records deletions.
 
     Raises:
         ImplausibleListingError, ForeignMetadataError, LedgerError
     """
     await calls.check_instance()
-    # Every local ledger had been created when the local ids were looked at. A metadata server that
-    # is behind would neither list it nor confirm it.
+    # Every local ledger was created before the snapshot of the local ids. A metadata server that is
+    # behind would neither list it nor confirm it.
     await source.catch_up()
     search = DeadLedgerSearch(local_ids)
     try:
@@ -199,7 +203,7 @@ async def missing_ledgers(
             search.on_range(found)
             await calls.wait_turn()
     except AssertionError as error:
-        # The manager checks its own listing too. A listing that is wrong is no reason to end the
-        # process, and none to delete.
+        # The manager checks its own listing, too. A wrong listing is no reason to end the process,
+        # and none to delete.
         raise ImplausibleListingError(f"the listing of ledgers is broken: {error}") from error
     return search.candidates(None if source.records_deletions else brake)

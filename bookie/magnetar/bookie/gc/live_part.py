@@ -1,9 +1,9 @@
-"""The packets of a run that the index still points to, and the run that is made of them. Pure.
+"""The live packets of a run, to which the index still points, and the run made of them. Pure.
 
-The index is the only judge of what lives: an entry that was stored again has its record elsewhere,
-and a deleted ledger has no records. Copying no more than that keeps the newest copy of an entry
-the newest also for who has the logs alone, and lets a run with a damaged part be copied as soon as
-that part was healed.
+Only the index decides what is live: an entry that was stored again has its record elsewhere, and a
+deleted ledger has no records. Copying only live packets keeps the newest copy of an entry the
+newest even for a reader of the logs alone. It also lets a run with a damaged part be copied as soon
+as that part was healed.
 """
 
 from array import array
@@ -37,7 +37,7 @@ class CopiedRun(NamedTuple):
 
 
 def positions_of(head: RunHead, stretches: Sequence[tuple[int, int]]) -> Positions:
-    """Where the entries of these stretches of ids (first and last of each, ascending) are."""
+    """Return the positions of the entries in these stretches of ids (first and last, ascending)."""
     ids = head.ids
     found: Positions = []
     for first, last in stretches:
@@ -50,8 +50,10 @@ def positions_of(head: RunHead, stretches: Sequence[tuple[int, int]]) -> Positio
 
 
 def damaged_ids(head: RunHead, packets: bytes, positions: Positions) -> tuple[int, int] | None:
-    """First and last id of the damaged packets among those at these positions; None if all of them
-    are as they were written. `packets` is the packets area as it was read."""
+    """Return first and last id of the damaged packets at these positions; None if none is damaged.
+
+    `packets` is the packets area as it was read.
+    """
     damaged = damaged_pieces(packets, head.checksums, head.packets_bytes)
     if not damaged:
         return None
@@ -70,7 +72,7 @@ def damaged_ids(head: RunHead, packets: bytes, positions: Positions) -> tuple[in
 def copy_run(
     head: RunHead, head_bytes: bytes, packets: bytes, positions: Positions, *, log_id: int, at: int
 ) -> CopiedRun:
-    """The run of the packets at these positions (at least one), to lie at `at` of a log.
+    """Return the run of the packets at these positions (at least one), for `at` of a log.
 
     `head_bytes` are header and tables as they were read. The packets were verified.
     """

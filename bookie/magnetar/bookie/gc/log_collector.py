@@ -1,17 +1,17 @@
-"""Gives the space of one storage's entry logs back: logs without use, and compaction.
+"""Freeing the space of one storage's entry logs: removal of unused logs, and compaction.
 
 One round: `look`, then a flush of the storage, then `remove_unused`, then perhaps `compact`. Why a
-log that is removed is not needed:
+removed log is not needed:
 
 - The finished logs are listed first, between two flushes: nothing will be written to them, and
-  what a flush wrote there is in the index (defect B8).
-- The ledgers that are alive are looked at after that. One that is not among them, and has entries
-  in such a log, was deleted before; if it came back since, its new entries are in newer logs.
+  the index has everything that flushes wrote there (defect B8).
+- The live ledgers are read after that. A ledger that is not live, but has entries in such a log,
+  was deleted before; if it came back since, its new entries are in newer logs.
 - The flush after that makes these deletions durable, before the bytes go. If it fails, as it does
-  on a full disk, the deletions count that were durable at the look.
+  on a full disk, only the deletions count that were durable at the look.
 
-A log is removed on the strength of its footer only if that is sound. Of any other log, only a look
-at the whole index tells that nothing points there; that comes with compaction.
+A log is removed because of its footer only if the footer is sound. For any other log, only a read
+of the whole index proves that nothing points there; that comes with compaction.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def compaction_rules(settings: BookieSettings) -> dict[CompactionKind, Compactio
 
 
 class LogCollector:
-    """Looks after the entry logs of one storage."""
+    """Collector of the entry logs of one storage."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class LogCollector:
         may_compact: Callable[[CompactionKind], bool],
         moves_max: int = MOVES_MAX,
     ) -> None:
-        """`may_compact` says whether the disk has room for that kind of compaction just now."""
+        """`may_compact` says whether the disk now has room for that kind of compaction."""
         self._shard = shard
         self._maintenance = shard.maintenance
         self._worker = worker
@@ -69,7 +69,7 @@ class LogCollector:
         self._free_share_min = (
             0.0 if settings.gc_compacts_when_full else 1 - settings.disk_full_share
         )
-        """Share of its file system that a compaction must leave free."""
+        """Share of the file system that a compaction must leave free."""
         self._metrics = metrics
         self._may_compact = may_compact
         self._survey = LogSurvey(self._maintenance.directory, disk)
@@ -89,17 +89,17 @@ class LogCollector:
         self.uses: list[LogUse] = []
         """The logs that were in use at the last round."""
         self.incomplete: set[int] = set()
-        """Logs that could not be compacted for good: damaged, as long as nobody heals them."""
+        """Damaged logs that could not be compacted completely, until they are healed."""
 
     async def look(self) -> None:
-        """See what there is. The storage is to be flushed before anything else is called.
+        """List the finished logs and live ledgers; flush the storage before the next call.
 
         Raises:
             StorageIOError: nothing may be removed in this round.
         """
         await self._compactor.finish_left_over()
         self._finished = await self._maintenance.finished_logs()
-        # Of one moment: in between a deletion may become durable, or a ledger be deleted.
+        # Both of one moment: in between, a deletion may become durable, or a ledger be deleted.
         known = self._shard.known_ledgers()
         self._deletions_in_memory = self._shard.deletions_in_memory()
         self._alive = await id_set_of(known)
@@ -110,15 +110,15 @@ class LogCollector:
         """Make the deletions of this directory durable.
 
         Raises:
-            StorageIOError: they are not.
+            StorageIOError: they are not durable.
         """
         await self._shard.flush()
 
     async def remove_unused(self, *, is_flushed: bool) -> None:
-        """Remove the finished logs of which no ledger is alive; learn how full the others are.
+        """Remove the finished logs without a live ledger; determine the live bytes of the others.
 
-        Unless `is_flushed`, what the last look found to be deleted in memory alone, and still is,
-        counts as alive.
+        Unless `is_flushed`, ledgers count as live whose deletion was only in memory at the last
+        look, and still is.
 
         Raises:
             StorageIOError: a log could not be removed; the others wait for the next round.
@@ -141,17 +141,19 @@ class LogCollector:
         self._alive = BitMap64()
 
     async def compact(self, kind: CompactionKind, *, until_s: float | None = None) -> bool:
-        """One run of compaction, emptiest logs first, until `until_s` (monotonic time); False if
-        it was put off or cut short because the disk is full, or would be with the copies.
+        """Run one compaction, emptiest logs first, until `until_s` (monotonic time).
+
+        Return False if it was put off or cut short because the disk is full, or would be with the
+        copies.
 
         Raises:
-            StorageIOError: it failed; what was begun is undone, or finished by the next try.
+            StorageIOError: it failed; it is undone, or finished by the next try.
         """
         rule = self._rules[kind]
         log_bytes_max = self._shard.options.entry_log_bytes_max
         chosen = choose_logs(self.uses, rule, log_bytes_max=log_bytes_max)
         if kind is CompactionKind.MAJOR and chosen != self.uses:
-            # What could not be read the last time may be healed by now, however full it looks.
+            # Logs that could not be read last time may be healed by now, however full they are.
             known = {log.log_id for log in chosen}
             again = self.incomplete - known
             chosen += [log for log in self.uses if log.log_id in again]
@@ -174,10 +176,10 @@ class LogCollector:
         return not is_suspended
 
     async def _room_bytes(self) -> int:
-        """What may be copied now: the journal and the adds need the rest.
+        """Return how many bytes may be copied now: journal and adds need the rest.
 
         Raises:
-            StorageIOError: the disk does not say.
+            StorageIOError: the disk cannot be read.
         """
         directory, share = self._maintenance.directory, self._free_share_min
 
@@ -191,7 +193,7 @@ class LogCollector:
             raise StorageIOError(f"{directory} cannot be looked at: {error}") from error
 
     async def _compact_group(self, log_ids: Sequence[int]) -> set[int]:
-        """Returns those that could not be read completely."""
+        """Compact the logs into one; return those that could not be read completely."""
         sizes = {log.log_id: log.file_bytes for log in self.uses}
         left, incomplete = list(log_ids), set[int]()
         while left:
@@ -214,7 +216,8 @@ class LogCollector:
         return incomplete
 
     async def _remove_unreferenced(self, log_ids: set[int]) -> None:
-        """Remove those of the logs that nothing points to, now that what lives was copied."""
+        """Remove those of the logs that no record points to, after their live packets were
+        copied."""
         if not log_ids:
             return
         index = self._maintenance.index
@@ -231,7 +234,7 @@ class LogCollector:
             _log.error("log_not_compacted", log_id=log_id, reason="part of it cannot be read")
 
     async def _usage(self, log_id: int) -> LogUsage | None:
-        """None if the log cannot be read now: then nothing is done about it."""
+        """Return the usage of a log; None if it cannot be read now, and is left as it is."""
         usage = self._usages.find(log_id)
         if usage is not None:
             return usage

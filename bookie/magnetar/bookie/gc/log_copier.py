@@ -1,8 +1,8 @@
-"""Copies what lives in entry logs to a new one. Lives on the worker of garbage collection.
+"""Copying of live packets from entry logs to a new one. Runs on the worker of garbage collection.
 
-Every byte that is copied was compared with its checksum before. A run of which a living packet is
-damaged is neither copied nor given up: it stays where it is, and its log with it, until it was
-healed; so does a log of which a part cannot be read at all.
+Every copied byte was compared with its checksum before. A run with a damaged live packet is neither
+copied nor given up: it stays in place, and its log with it, until it is healed. So does a log with
+a part that cannot be read at all.
 
 The copy is synced in steps: a gigabyte at once would hold up the journal's syncs for seconds.
 """
@@ -40,25 +40,25 @@ from magnetar.ledger.ports import Buffer, Clock, Disk, File
 _WRITE_BYTES = 1 << 20
 _BUFFERS_MAX = 512
 _WINDOW_BYTES = 256 << 10
-"""What is read at once of runs that are smaller."""
+"""Bytes read at once for runs that are smaller."""
 _RECORDS_AT_ONCE = 256
 
 
 @dataclass(slots=True)
 class Copied:
-    """What became of the sources so far."""
+    """Progress of a copy, by source log."""
 
     complete: list[int] = field(default_factory=list)
-    """Logs of which everything that lives was copied."""
+    """Logs whose live packets were all copied."""
     incomplete: list[int] = field(default_factory=list)
-    """Logs of which something could not be read, or of which nobody knows where they end."""
+    """Logs with a part that could not be read, or whose end is not known."""
     damages: list[Damage] = field(default_factory=list)
     read_bytes: int = 0
     written_bytes: int = 0
 
 
 class LogCopier:
-    """One copy. `begin`, `copy_some` until it returns False, `finish`; or `abandon`."""
+    """One copy. Call `begin`, `copy_some` until it returns False, then `finish`; or `abandon`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LogCopier:
         clock: Clock,
         moves_max: int,
     ) -> None:
-        """At most `moves_max` runs are copied: what is left is for another copy."""
+        """Up to `moves_max` runs are copied; the rest is left for another copy."""
         self._directory = directory
         self._log_id = target_log_id
         self._sources = list(sources)
@@ -100,7 +100,7 @@ class LogCopier:
         self._file.append([encode_log_header(self._log_id, self._clock.wall_ms(), rank)])
 
     def copy_some(self, bytes_max: int) -> bool:
-        """Copy about so many bytes; False when everything is copied.
+        """Copy about `bytes_max` bytes; return False when everything is copied.
 
         Raises:
             OSError, StorageIOError: call `abandon`.
@@ -109,8 +109,10 @@ class LogCopier:
         return any(self.copied.read_bytes >= until for _ in self._work)
 
     def finish(self) -> CompactionRecord | None:
-        """Make the copy durable; returns what goes into the record. None, and there is no file any
-        more, if nothing of the sources lives: they can be removed as they are.
+        """Make the copy durable; return the content of the record.
+
+        None, and the file is gone, if the sources have no live packet: they can be removed as they
+        are.
 
         Raises:
             OSError: call `abandon`.
@@ -129,10 +131,10 @@ class LogCopier:
         return CompactionRecord(self._log_id, tuple(self.copied.complete), self._moves)
 
     def abandon(self) -> None:
-        """Remove the copy; there must be no record of it.
+        """Remove the copy, of which there must be no record.
 
         Raises:
-            OSError: it is still there, and is removed at the next start or the next try.
+            OSError: it still exists; the next start or the next try removes it.
         """
         self._work.close()
         if self._file is not None:
@@ -143,7 +145,7 @@ class LogCopier:
     # Reading
 
     def _copy_sources(self) -> Generator[None]:
-        """Copy run by run; gives control back after each."""
+        """Copy run by run, with a yield after each."""
         for log_id in self._sources:
             try:
                 file = self._disk.open(posixpath.join(self._directory, log_name(log_id)))
@@ -163,7 +165,7 @@ class LogCopier:
         is_complete = True
         for at, head, head_bytes in source.runs():
             if len(self._moves) // MOVE_BYTES >= self._moves_max:
-                return  # what follows is still in the log, and is copied the next time
+                return  # the rest stays in the log, for the next copy
             self.copied.read_bytes += len(head_bytes)
             is_complete = self._copy_run(source, at, head, head_bytes) and is_complete
             yield
@@ -171,17 +173,17 @@ class LogCopier:
         (self.copied.complete if is_complete else self.copied.incomplete).append(source.log_id)
 
     def _copy_run(self, source: "_Source", at: int, head: RunHead, head_bytes: bytes) -> bool:
-        """Copy what lives of a run; False if that cannot be."""
+        """Copy the live packets of a run; return False if that is impossible."""
         try:
             stretches = self._live_stretches(head, source.log_id, at)
         except StorageCorruptError:
-            return False  # the index of this ledger is damaged: nobody knows what lives
+            return False  # the index of this ledger is damaged: live packets are unknown
         positions = positions_of(head, stretches)
         location = head.location(source.log_id, at)
         if not positions:
             if stretches:
                 # Newer copies were laid over all entries of a run with gaps, and left records of
-                # the gaps between them. They must go before the log does.
+                # the gaps between them. These records must go before the log does.
                 self._move(head, head.first, head.last, location, None)
             return True
         try:
@@ -203,7 +205,7 @@ class LogCopier:
         self._ledger_bytes[head.ledger_id] = total + run.size_bytes
         first, last = head.ids[positions[0][0]], head.ids[positions[-1][1] - 1]
         self._move(head, first, last, location, run.location)
-        # Records of gaps beyond the entries that are kept: as above.
+        # Records of gaps outside the kept entries must go, as above.
         if head.first < first:
             self._move(head, head.first, first - 1, location, None)
         if last < head.last:
@@ -225,8 +227,8 @@ class LogCopier:
         found: list[tuple[int, int]] = []
         first, count = head.first, 1
         while True:
-            # Mostly one record stands for all of the run. Asking for more would make an index of
-            # pages look at the heads of runs that are not meant.
+            # Usually one record covers the whole run. Reading more would make a page index read the
+            # heads of other runs.
             records = self._index.records_from(head.ledger_id, first, count)
             near = list(takewhile(lambda record: record.first <= head.last, records))
             found += [(each.first, each.last) for each in near if each.location == location]
@@ -279,7 +281,7 @@ class LogCopier:
 
 
 class _Source:
-    """A log that is copied from, read from its begin to its end."""
+    """A log to copy from, read from its start to its end."""
 
     def __init__(self, log_id: int, file: File) -> None:
         self.log_id = log_id
@@ -287,11 +289,13 @@ class _Source:
         self._window = b""
         self._window_at = 0
         self.is_whole = False
-        """`runs` has told of everything that is, or can ever have been, in the log."""
+        """Whether `runs` has yielded everything that is, or can ever have been, in the log."""
 
     def runs(self) -> Iterator[tuple[int, RunHead, bytes]]:
-        """Offset, head, and the head's bytes of the runs. Behind a head that is damaged the next
-        one is searched."""
+        """Yield offset, head, and the head's bytes of the runs.
+
+        After a damaged head, the next valid one is searched.
+        """
         end = self._end_of_runs()
         at = LOG_HEADER_BYTES
         try:
@@ -305,7 +309,7 @@ class _Source:
             self.is_whole = at == (self._file.size if end is None else end)
             return
         except StorageCorruptError:
-            pass  # damage, or a torn end: what lies behind is not known to be nothing
+            pass  # damage, or a torn end: more runs may follow
         for offset in self._offsets_behind(at):
             try:
                 head, head_bytes = self._head_at(offset)
@@ -317,11 +321,12 @@ class _Source:
         try:
             scan = scan_log(self._file, self.log_id, beyond_damage=True)
         except (StorageCorruptError, OSError):
-            return []  # nothing can be told about the rest
+            return []  # the rest of the log is unknown
         return [run.location.offset for run in scan.runs if run.location.offset > at]
 
     def _head_at(self, at: int) -> tuple[RunHead, bytes]:
-        """
+        """Read the head of the run at `at`.
+
         Raises:
             StorageCorruptError: there is no valid run.
         """
@@ -332,10 +337,10 @@ class _Source:
         return decode_run_head(data, log_id=self.log_id, offset=at), data
 
     def read(self, size: int, at: int) -> bytes:
-        """Shorter only at the end of the file.
+        """Read bytes; fewer only at the end of the file.
 
         Raises:
-            StorageCorruptError: the disk does not give it back.
+            StorageCorruptError: the disk cannot read them.
         """
         try:
             return self._read(size, at)
@@ -354,7 +359,7 @@ class _Source:
         return self._window[:size]
 
     def _end_of_runs(self) -> int | None:
-        """Where the footer begins; None if there is no sound one."""
+        """Return the offset of the footer; None if there is no sound one."""
         end = self._file.size - TRAILER_BYTES
         if end < LOG_HEADER_BYTES:
             return None

@@ -1,9 +1,9 @@
-"""What the entry logs say of their ledgers, read from their files. Lives on the worker of garbage
+"""Survey of the ledgers in entry logs, read from their files. Runs on the worker of garbage
 collection.
 
-Nothing here may invent or hide a ledger (rule 4.1, defect B15): a log whose footer is missing or
-damaged is scanned, and where the scan does not end exactly at the end of the file, the result is
-not certain. Such a log is never removed on the strength of it.
+It must not invent or hide a ledger (rule 4.1, defect B15): a log whose footer is missing or damaged
+is scanned, and if the scan does not end exactly at the end of the file, the result is not certain.
+A log is never removed because of an uncertain result.
 """
 
 import posixpath
@@ -19,14 +19,14 @@ from magnetar.ledger.ports import Disk, File
 
 
 class LogSurvey:
-    """Looks into the entry logs of one directory."""
+    """Surveys the entry logs of one directory."""
 
     def __init__(self, directory: str, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
 
     def usage(self, log_id: int) -> LogUsage:
-        """The ledgers of a log that nobody writes any more.
+        """Return the ledgers of a log that nobody writes any more.
 
         Raises:
             StorageLogMissingError: there is no such file.
@@ -66,8 +66,9 @@ def _usage(file: File, log_id: int) -> LogUsage:
 
 
 def runs_of(file: File, log_id: int) -> Iterator[StoredRun]:
-    """The runs from the begin of a log up to the first thing that is none; nothing at all if the
-    file's header is damaged.
+    """Yield the runs from the start of a log up to the first bytes that are no run.
+
+    Yields nothing if the file's header is damaged.
 
     Raises:
         OSError: a read failed.
@@ -83,7 +84,7 @@ def runs_of(file: File, log_id: int) -> Iterator[StoredRun]:
 
 
 def referenced_logs(index: LocationIndex, log_ids: Set[int]) -> set[int]:
-    """The logs that some record of the index points to. Reads all of the index.
+    """Return the logs to which the index points. Reads the whole index.
 
     Raises:
         StorageIOError: the index could not be read.

@@ -1,11 +1,11 @@
-"""How much of an entry log is still of use. Pure.
+"""The usage of an entry log: how much of it is still needed. Pure.
 
-A log's footer, or a scan, says how many bytes of it each ledger takes. It is kept as two arrays: a
-million ledgers of one log take 16 MB. What is dead is not remembered: which ledgers are alive is
-asked anew in each round, so that no event can be missed.
+A log's footer, or a scan, gives the bytes of each ledger in it. They are kept as two arrays: a
+million ledgers of one log take 16 MB. Dead ledgers are not recorded: each round determines the live
+ledgers again, so that no event can be missed.
 
 Bytes of entries that were stored again elsewhere count as used: only the index knows better, and
-asking it for every run would cost more than the space is worth.
+asking it about every run would cost more than the space is worth.
 """
 
 from array import array
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 _CHUNK_LEDGERS = 4096
-"""Ledgers looked at in one piece: other threads run in between."""
+"""Ledgers handled in one piece; other threads run between pieces."""
 
 
 class LiveUse(NamedTuple):
-    """What of a log is in use."""
+    """The live part of a log."""
 
     ledgers: int
     bytes: int
@@ -34,10 +34,13 @@ class LogUsage:
     log_id: int
     file_bytes: int
     is_certain: bool
-    """Nothing can be in the log that the arrays do not tell of: they are from its footer, or from a
-    scan that ended exactly where the file ends. Else a torn or damaged end may hide ledgers."""
+    """Whether the arrays list every ledger that can be in the log.
+
+    They do if they are from its footer, or from a scan that ended exactly at the end of the file.
+    Otherwise a torn or damaged end may hide ledgers.
+    """
     ledger_ids: "array[int]"
-    """Ascending."""
+    """Ledger ids, ascending."""
     ledger_bytes: "array[int]"
 
     @property
@@ -45,7 +48,7 @@ class LogUsage:
         return 16 * len(self.ledger_ids)
 
     def live(self, alive: BitMap64) -> LiveUse:
-        """The use of the ledgers that are alive."""
+        """Return number and bytes of the live ledgers in the log."""
         ids, sizes = self.ledger_ids, self.ledger_bytes
         ledgers = total = 0
         for at in range(0, len(ids), _CHUNK_LEDGERS):
@@ -61,7 +64,7 @@ class LogUsage:
 def usage_of(
     log_id: int, ledger_bytes: Mapping[int, int], *, file_bytes: int, is_certain: bool
 ) -> LogUsage:
-    """The arrays of a footer or a scan."""
+    """Return the usage of a log from the content of its footer, or from a scan."""
     ids = sorted(ledger_bytes)
     return LogUsage(
         log_id,
@@ -73,7 +76,7 @@ def usage_of(
 
 
 class UsageTable:
-    """The usages of the logs that were looked at, bounded in memory; the rest is read again."""
+    """Usages of surveyed logs, bounded in memory; others are read again."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -91,12 +94,12 @@ class UsageTable:
             self.memory_bytes += usage.memory_bytes
 
     def forget(self, log_id: int) -> None:
-        """The log is gone."""
+        """Forget a removed log."""
         usage = self._usages.pop(log_id, None)
         if usage is not None:
             self.memory_bytes -= usage.memory_bytes
 
     def keep_only(self, log_ids: set[int]) -> None:
-        """Forget all others."""
+        """Forget all logs but these."""
         for log_id in [each for each in self._usages if each not in log_ids]:
             self.forget(log_id)

@@ -1,4 +1,4 @@
-"""Asking the metadata store on behalf of garbage collection: slowly, and only the right one."""
+"""Metadata requests of garbage collection: throttled, and only to the right cluster's store."""
 
 import asyncio
 
@@ -9,19 +9,20 @@ from magnetar.ledger.registration import BookieRegistry
 
 
 class MetadataCalls:
-    """The pace of all calls of one bookie's garbage collection, and whose metadata it reads."""
+    """Pace of one bookie's garbage collection requests, and check of the cluster they go to."""
 
     def __init__(
         self, registry: BookieRegistry, *, instance_id: str, clock: Clock, calls_per_s: float
     ) -> None:
-        """`instance_id` is the one of our cookie."""
+        """`instance_id` is that of our cookie."""
         self._registry = registry
         self._instance_id = instance_id
         self._clock = clock
         self._pace = Pace(calls_per_s)
 
     async def check_instance(self) -> None:
-        """
+        """Check that the metadata store belongs to our cluster.
+
         Raises:
             ForeignMetadataError: this is the metadata of another cluster, or of none.
             LedgerError: it could not be found out.
@@ -34,5 +35,5 @@ class MetadataCalls:
             )
 
     async def wait_turn(self) -> None:
-        """Before, or after, a call."""
+        """Wait until the pace allows another request."""
         await asyncio.sleep(self._pace.take(1, self._clock.monotonic_s()))

@@ -1,9 +1,9 @@
-"""Deletes ledgers that this bookie holds and the metadata does not want here.
+"""Deletion of ledgers that this bookie holds, but the metadata assigns to other bookies.
 
-They are left when a bookie comes back after its ledgers were copied to others. Only CLOSED ledgers:
-of any other a writer or a recovery may know more than the metadata. A worker that re-replicates may
-be adding this bookie back at the same moment, copy first and metadata last (defect B12): so the
-ledger's lock is taken, and then the metadata is read again.
+They are left when a bookie comes back after its ledgers were copied to others. Only CLOSED ledgers
+are deleted: of any other, a writer or a recovery may know more than the metadata. A worker that
+re-replicates may be adding this bookie back at the same moment, copy first and metadata last
+(defect B12). So the ledger's lock is taken, and then the metadata is read again.
 """
 
 import random
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 def is_surplus(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether a bookie that holds entries of the ledger need not."""
+    """Return whether a bookie that holds entries of the ledger need not."""
     return metadata.state is LedgerState.CLOSED and all(
         bookie_id not in fragment.bookies for fragment in metadata.ensembles
     )
@@ -59,7 +59,7 @@ class OverReplicatedLedgers:
         self._unreleased = UnreleasedLocks()
 
     async def collect(self, source: LedgerSource) -> int:
-        """Look at all local ledgers; returns how many were deleted, durably.
+        """Check all local ledgers; return how many were deleted, durably.
 
         Raises:
             ForeignMetadataError, LedgerError: before anything was deleted.
@@ -72,7 +72,7 @@ class OverReplicatedLedgers:
             try:
                 deleted += await self._look_at(source, ledger_id)
             except NoSuchLedgerError:
-                pass  # the next round of garbage collection is for those
+                pass  # a round of garbage collection deletes it
             except LedgerError as error:
                 self._metrics.unconfirmed_ledgers += 1
                 _log.warning("surplus_ledger_unconfirmed", ledger_id=ledger_id, error=str(error))
@@ -82,7 +82,7 @@ class OverReplicatedLedgers:
         return deleted
 
     async def _look_at(self, source: LedgerSource, ledger_id: int) -> bool:
-        """Delete the ledger if it is surplus; whether it was."""
+        """Delete the ledger if it is surplus; return whether it was."""
         if not is_surplus((await source.read(ledger_id)).metadata, self._bookie_id):
             return False
         await self._unreleased.release_all()
@@ -95,7 +95,7 @@ class OverReplicatedLedgers:
             root=self._root,
         )
         if lock is None:
-            return False  # it is being re-replicated, perhaps to here
+            return False  # it is being re-replicated, perhaps to this bookie
         try:
             metadata = (await source.read(ledger_id)).metadata
             if not is_surplus(metadata, self._bookie_id) or not await lock.is_held():

@@ -1,7 +1,7 @@
-"""When which kind of garbage collection is due. Pure.
+"""The schedule of garbage collection: when each kind is due. Pure.
 
-A round runs every `round_s`. A round whose time for a major or minor compaction has come does that
-too; a major one resets both timers, since it does all that a minor one would.
+A round runs every `round_s`. A round in which a major or minor compaction is due does that, too; a
+major one resets both timers, since it includes a minor one.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from enum import Enum
 
 
 class CompactionKind(Enum):
-    """How much of a log may live for it to be compacted: minor little, major much."""
+    """Kind of compaction: a minor one rewrites logs with few live bytes, a major one also fuller
+    logs."""
 
     MINOR = "minor"
     MAJOR = "major"
@@ -17,7 +18,7 @@ class CompactionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """In seconds; 0 switches that kind of compaction off."""
+    """Intervals in seconds; 0 switches that kind of compaction off."""
 
     round_s: float
     minor_s: float
@@ -25,7 +26,7 @@ class Intervals:
 
 
 class Schedule:
-    """The timers. Time is monotonic."""
+    """The timers of garbage collection. Time is monotonic."""
 
     def __init__(self, intervals: Intervals, *, now_s: float, first_delay_s: float) -> None:
         self._intervals = intervals
@@ -34,11 +35,12 @@ class Schedule:
         self._major_since_s = now_s
 
     def wait_s(self, now_s: float) -> float:
-        """How long until the next round."""
+        """Return the seconds until the next round."""
         return max(0.0, self._round_at_s - now_s)
 
     def due_compaction(self, now_s: float) -> CompactionKind | None:
-        """The kind of compaction that a round which begins now should do."""
+        """Return the kind of compaction that a round which begins now should do; None if none is
+        due."""
         intervals = self._intervals
         if intervals.major_s > 0 and now_s - self._major_since_s >= intervals.major_s:
             return CompactionKind.MAJOR
@@ -47,11 +49,12 @@ class Schedule:
         return None
 
     def on_round(self, now_s: float) -> None:
-        """A round has ended, well or not."""
+        """Note that a round has ended, successfully or not."""
         self._round_at_s = now_s + self._intervals.round_s
 
     def on_compaction(self, kind: CompactionKind, now_s: float) -> None:
-        """A compaction has ended. One that was suspended or failed stays due: it is not told."""
+        """Note that a compaction has ended. After a suspended or failed one, do not call: it stays
+        due."""
         self._minor_since_s = now_s
         if kind is CompactionKind.MAJOR:
             self._major_since_s = now_s

@@ -1,1 +1,1 @@
-"""Where entries lie in the entry logs, and the ledger states."""
+"""Indexes: locations of entries in the entry logs, and ledger states."""

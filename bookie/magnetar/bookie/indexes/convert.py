@@ -1,10 +1,10 @@
-"""Turns the index of a storage directory into one of the other kind. The entry logs stay.
+"""Conversion of a storage directory's index to the other kind. The entry logs stay.
 
-The new index is built beside the old one, under a mark of its own. Replacing the index mark by that
-one, with one rename, is the moment at which the new index counts: a crash before leaves the old one
-in use, a crash after the new one. A conversion that was cut goes on where it was, ledger by ledger,
-unless the old index has changed meanwhile: then it begins anew. The bookie must not run; the old
-index is held open until the new one counts, so that none can be started on it.
+The new index is built beside the old one, under a mark of its own. One rename replaces the index
+mark by that mark. A crash before the rename leaves the old index in use, a crash after it the new
+one. An interrupted conversion continues ledger by ledger, unless the old index has changed
+meanwhile: then it starts over. The bookie must not run; the old index is held open until the new
+one is in use, so that no bookie can start on it.
 """
 
 from collections import deque
@@ -36,13 +36,13 @@ _OPEN_LOGS_MAX = 64
 
 
 class Conversion(NamedTuple):
-    """What a conversion has done."""
+    """Result of a conversion."""
 
     source: EngineKind
     target: EngineKind
     ledgers: int
     records: int
-    """Records of the old index that were carried over; 0 if it had been converted before."""
+    """Records carried over from the old index; 0 if the index had this kind already."""
 
 
 def convert_index(
@@ -53,10 +53,10 @@ def convert_index(
     make_key_value: MakeKeyValue = RocksStore.open,
     options: StorageOptions | None = None,
 ) -> Conversion:
-    """Give the storage in `directory` an index of the kind `target`; done again, it does nothing.
+    """Give the storage in `directory` an index of the kind `target`; do nothing if it has one.
 
     Raises:
-        StorageIOError, OSError: it could not be done; the storage has the index that it had.
+        StorageIOError, OSError: the conversion failed; the storage keeps its index.
     """
     opener = IndexOpener(directory, disk, make_key_value=make_key_value, options=options)
     mark = mark_of(directory, disk)
@@ -89,7 +89,7 @@ def _build(
     new_mark = _new_mark(directory, disk)
     begun_path = f"{directory}/conversion"
     begun = IndexMark(begun_path, disk)
-    # Its own format would say no more: which index, at which of its moments.
+    # The format of a mark holds all that is needed: which index, at which sequence.
     wanted = Promise(source, old.sequence())
     if _read(new_mark) is None or _read(begun) != wanted:
         remove_index(index_path(directory, target), target, disk)
@@ -111,7 +111,7 @@ def _build(
 
 def _copy(old: LocationIndex, new: LocationIndex, logs: EntryLogReader) -> int:
     states = {each: decode_state(value) for each, value in old.states().items()}
-    # The ledger that was carried over last may not be whole: it is done again.
+    # The last ledger that was carried over may be incomplete: it is copied again.
     done_until = max(new.states(), default=-1)
     runs: dict[int, list[NewRun]] = {}
     unsaid = deque(sorted(each for each in states if each >= done_until))
@@ -124,8 +124,8 @@ def _copy(old: LocationIndex, new: LocationIndex, logs: EntryLogReader) -> int:
             runs.setdefault(ledger_id, []).append(_as_run(ledger_id, record, logs))
             gathered += 1
             if gathered >= _RECORDS_PER_COMMIT:
-                # Its state comes with the last of its records: a state that is there says that
-                # all ledgers before it are whole.
+                # A ledger's state is written with the last of its records: a state in the new index
+                # means that all ledgers before it are complete.
                 said = _take_below(unsaid, ledger_id)
                 _commit(old, new, runs, {each: states[each] for each in said})
                 runs, gathered = {}, 0
@@ -164,7 +164,7 @@ def _as_run(ledger_id: int, record: IndexRecord, logs: EntryLogReader) -> NewRun
 
 
 def _compare(old: LocationIndex, new: LocationIndex) -> None:
-    """The new index must say the same, before the old one goes."""
+    """Check that both indexes agree, before the old one is removed."""
     if dict(old.states()) != dict(new.states()):
         raise StorageCorruptError("conversion: the ledger states of both indexes differ")
     for ledger_id, record in old.all_records():
@@ -183,7 +183,7 @@ def _read(mark: IndexMark) -> Promise | None:
     try:
         return mark.read()
     except StorageCorruptError:
-        return None  # what it stands for is made anew
+        return None  # the index it belongs to is built again
 
 
 def _new_mark(directory: str, disk: Disk) -> IndexMark:

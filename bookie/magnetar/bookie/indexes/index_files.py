@@ -1,14 +1,14 @@
-"""Removes the files of an index that does not count any more. Its empty directories stay."""
+"""Removal of the files of an index that is no longer in use. Its empty directories stay."""
 
 from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.ledger.ports import Disk
 
 
 def remove_index(path: str, engine: EngineKind, disk: Disk) -> None:
-    """Remove all files of an index of this kind; fine if there is none.
+    """Remove all files of an index of this kind; do nothing if there is none.
 
     Raises:
-        OSError: some may be left; it can be done again.
+        OSError: some files may be left; the call may be repeated.
     """
     if not disk.exists(path):
         return
@@ -24,7 +24,7 @@ def remove_index(path: str, engine: EngineKind, disk: Disk) -> None:
 
 
 def remove_file(path: str, disk: Disk) -> None:
-    """Remove a file; fine if it is not there."""
+    """Remove a file; do nothing if there is none."""
     if disk.exists(path):
         disk.remove(path)
 

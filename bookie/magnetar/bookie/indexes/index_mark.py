@@ -1,11 +1,11 @@
-"""The index mark: which kind of index a directory has, and how far it has once been durable.
+"""The index mark: the kind of a directory's index, and the state that was durable at its last
+commit.
 
-An index may lose what was promised without a trace: RocksDB takes damage at the end of its
-write-ahead log for the torn write of a crash and drops it; a page index may miss a file. So every
-commit ends with a mark beside the index, and an index that comes back with less is refused. The
-mark also tells a lost index from one that was never made, and an index of one kind from the
-other: to convert one is to build the other beside it and to replace the mark. Layout:
-docs/formats/index.md.
+An index may lose committed data without a trace: RocksDB takes damage at the end of its write-ahead
+log for the torn write of a crash and drops it; a page index may miss a file. So every commit ends
+with a mark beside the index, and an index that comes back with less is refused. The mark also tells
+a lost index from one that was never made, and an index of one kind from the other: a conversion
+builds the other index beside it and replaces the mark. Layout: docs/formats/index.md.
 """
 
 import re
@@ -27,16 +27,16 @@ _FORMAT = re.compile(
 
 
 class Promise(NamedTuple):
-    """What an index has promised to hold."""
+    """The content that an index has promised to hold."""
 
     engine: EngineKind
     sequence: int
     last_log_id: int = 0
-    """Of a page index: the highest log id that it has ever pointed to."""
+    """Highest log id that a page index has ever pointed to."""
     ledgers: int = 0
-    """Of a page index: how many ledgers it has."""
+    """Number of ledgers in a page index."""
     digest: int = 0
-    """Of a page index: a digest of their ids, u64."""
+    """Digest of the ledger ids of a page index, u64."""
 
 
 def encode_mark(promise: Promise) -> bytes:
@@ -47,10 +47,10 @@ def encode_mark(promise: Promise) -> bytes:
 
 
 def decode_mark(data: bytes) -> Promise:
-    """The promise.
+    """Decode a mark.
 
     Raises:
-        StorageCorruptError: anything else than what `encode_mark` gives.
+        StorageCorruptError: the data is not what `encode_mark` returns.
     """
     match = _FORMAT.fullmatch(data)
     promise = None
@@ -65,14 +65,14 @@ def decode_mark(data: bytes) -> Promise:
 
 
 class IndexMark:
-    """The mark as a file."""
+    """The index mark as a file."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         self.path = path
         self._disk = disk
 
     def read(self) -> Promise | None:
-        """The promise; None if there is no mark.
+        """Read the promise; None if there is no mark.
 
         Raises:
             StorageCorruptError: damaged.
@@ -89,6 +89,6 @@ class IndexMark:
         """Replace the mark durably.
 
         Raises:
-            OSError: it is the old one or the new one.
+            OSError: the file has the old mark or the new one.
         """
         self._disk.replace_file(self.path, encode_mark(promise))

@@ -1,8 +1,8 @@
-"""An ordered key-value store: what the run index needs of RocksDB, and no more.
+"""The interface of an ordered key-value store: the part of RocksDB that the run index needs.
 
-One thread writes; any thread reads, but the owner keeps reads and `close` apart. A write is seen by
-reads at once and is durable after the next `sync`. A crash leaves all that was synced, and of the
-rest a prefix: whole batches, in order.
+One thread writes; any thread reads, but the owner keeps reads and `close` apart. Reads see a write
+at once; it is durable after the next `sync`. After a crash, the store has everything that was
+synced, and of the rest a prefix: whole batches, in order.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class Delete(NamedTuple):
 
 
 class DeleteRange(NamedTuple):
-    """Remove all keys from `first` up to, and without, `end`."""
+    """Remove all keys from `first` up to but not including `end`."""
 
     first: bytes
     end: bytes
@@ -33,34 +33,41 @@ Operation = Put | Delete | DeleteRange
 
 
 class KeyValueStore(Protocol):
-    """An open store. Every method may raise `StorageIOError`, which says nothing about what is
-    stored, and `StorageCorruptError` where the store knows that its bytes are damaged."""
+    """An open store.
+
+    Every method may raise `StorageIOError`, which says nothing about what is stored, and
+    `StorageCorruptError` if the store knows that its bytes are damaged.
+    """
 
     @property
     def is_writable(self) -> bool:
-        """False: it was opened to be read only, perhaps since there was no room for more. It can be
-        written when it was opened again, with room."""
+        """False if the store was opened read-only, perhaps because the disk was full.
+
+        A store that is opened again with room on the disk is writable.
+        """
         ...
 
     def get(self, key: bytes) -> bytes | None: ...
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """Key and value of the last record at or before `key`; None if there is certainly none."""
+        """Return key and value of the last record at or before `key`; None if there is certainly
+        none."""
         ...
 
     def scan(
         self, first: bytes, end: bytes, records_max: int, *, from_floor: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Keys and values from `first` up to, and without, `end`: ascending, of one moment.
+        """Return keys and values from `first` up to but not including `end`: ascending, of one
+        moment.
 
-        `from_floor`: the record at or before `first`, if there is one, comes before those behind.
+        `from_floor`: if there is a record at or before `first`, begin with the last such record.
         """
         ...
 
     def write(self, batch: Sequence[Operation]) -> None:
-        """Carry the operations out in order, all or none of them.
+        """Carry out the operations in order, all or none of them.
 
-        After an error the store takes no more writes until it is opened again.
+        After an error, the store takes no more writes until it is opened again.
         """
         ...
 
@@ -69,21 +76,27 @@ class KeyValueStore(Protocol):
         ...
 
     def sequence(self) -> int:
-        """Grows with every operation; 0 for a store that never had one. After opening: that of
-        the last batch that was found."""
+        """Return a number that grows with every operation; 0 if there never was one.
+
+        After opening, it is the number of the last batch that was found.
+        """
         ...
 
     def open_beside(self) -> "KeyValueStore":
-        """Open the store once more, to be read: everything that was written is in it. From now on
-        this one can only be read, too, and takes no file away that the other one has found."""
+        """Open the store once more, read-only; it has everything that was written.
+
+        From now on, this one is read-only, too, and removes no file that the other one has found.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 MakeKeyValue = Callable[[str, bool], KeyValueStore]
-"""Opens the store in a directory; makes an empty one if the second argument allows it and there is
-none. A store that is there and finds no room to be opened for writing is opened to be read.
+"""Opens the store in a directory.
+
+The second argument allows an empty store to be made if there is none. An existing store whose disk
+is full is opened read-only.
 
 Raises:
     StorageCorruptError: damaged, or lost.

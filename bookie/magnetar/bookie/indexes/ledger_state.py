@@ -1,4 +1,4 @@
-"""How a ledger state is stored in an index. Pure. Layout: docs/formats/index.md."""
+"""Encoding of ledger states in an index. Pure. Layout: docs/formats/index.md."""
 
 from struct import Struct
 
@@ -15,14 +15,14 @@ _HEAD = Struct(">BBqB")
 
 
 def encode_state(state: LedgerState) -> bytes:
-    """Version, flags, LAC, length of the key, key, LAC packet."""
+    """Encode a state: version, flags, LAC, length of the key, key, LAC packet."""
     flags = (_FENCED if state.fenced else 0) | (_LIMBO if state.limbo else 0)
     head = _HEAD.pack(_VERSION, flags, state.last_add_confirmed, len(state.master_key))
     return b"".join((head, state.master_key, state.explicit_lac))
 
 
 def check_state(value: bytes) -> None:
-    """What `decode_state` looks at, without making a state: for a million of them at start.
+    """Check an encoded state without decoding it: at start there may be a million of them.
 
     Raises:
         StorageCorruptError: truncated, or of an unknown version.
@@ -41,7 +41,7 @@ def check_state(value: bytes) -> None:
 
 
 def decode_state(value: bytes) -> LedgerState:
-    """A ledger state.
+    """Decode a ledger state.
 
     Raises:
         StorageCorruptError: truncated, or of an unknown version.

@@ -1,7 +1,8 @@
-"""Where entries lie in the entry logs, and the ledger states: what both engines' indexes promise.
+"""The interface of both engines' indexes: locations of entries in the entry logs, and ledger
+states.
 
 One thread writes (`commit`, on the flush worker); any thread may read meanwhile. The records of a
-ledger never overlap: an entry is read from the one record that stands for it, or is not stored.
+ledger never overlap: an entry is read from the one record that covers it, or is not stored.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from magnetar.bookie.storage import LedgerState
 
 
 class IndexRecord(NamedTuple):
-    """Of the ids `first` to `last`, those that the run holds are read from it; it has no others."""
+    """An index record: it covers those ids from `first` to `last` that its run holds."""
 
     first: int
     last: int
@@ -32,35 +33,37 @@ class NewRun(NamedTuple):
 class RunMove(NamedTuple):
     """A run that compaction has copied: records that point to `source` shall point to `target`.
 
-    What does not point to `source` any more (overlaid by newer entries, moved, deleted) stays as it
-    is: compare and set (rule 10.4).
+    Records that no longer point to `source` (overlaid by newer entries, moved, deleted) stay
+    unchanged: compare and set (rule 10.4).
     """
 
     ledger_id: int
     first: int
-    """The ids of the first and last entry of the copy. Records are cut to them: what they have
-    beyond stands for no entry."""
+    """First entry id of the copy; `last` is the last one.
+
+    Records are cut to these ids: the rest of their range covers no entry.
+    """
     last: int
     source: RunLocation
     target: RunLocation | None
-    """None: nothing that is stored lies in this stretch of the run, and records within it that
-    point there go. They stand for ids between those of a run with gaps, and for no entry."""
+    """None if this stretch of the run holds no stored entry. Then records within it that point to
+    the run are removed: they cover only ids in gaps of the run, and no entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """What one commit writes. Deletions come first, then runs, then moves."""
+    """The changes of one commit. Deletions come first, then runs, then moves."""
 
     last_log_id: int
     deleted: Iterable[int] = ()
     runs: Mapping[int, Sequence[NewRun]] = field(default_factory=dict)
-    """By ledger, in the order in which they count: where runs overlap, the later one wins."""
+    """Runs by ledger, in the order in which they count: where runs overlap, the later one wins."""
     states: Mapping[int, LedgerState] = field(default_factory=dict)
     moves: Sequence[RunMove] = ()
 
 
 def no_pause() -> None:
-    """Go on at once."""
+    """Return at once."""
 
 
 class LocationIndex(Protocol):
@@ -72,65 +75,70 @@ class LocationIndex(Protocol):
         ...
 
     def states(self) -> Mapping[int, bytes]:
-        """All ledger states, encoded (`ledger_state.py`): a million of them must fit in memory.
+        """Return all ledger states, encoded (`ledger_state.py`): a million must fit into memory.
 
         Raises:
             StorageCorruptError: a key or value is impossible.
-            StorageIOError: it cannot be read.
+            StorageIOError: the index cannot be read.
         """
         ...
 
     def find(self, ledger_id: int, entry_id: int) -> IndexRecord | None:
-        """The record that stands for the entry; None if the entry is certainly not stored.
+        """Return the record that covers the entry; None if the entry is certainly not stored.
 
         Raises:
-            StorageIOError: it could not be found out.
+            StorageIOError: the index cannot be read.
         """
         ...
 
     def floor(self, ledger_id: int, entry_id: int) -> IndexRecord | None:
-        """The last record of the ledger that begins at or before the entry.
+        """Return the last record of the ledger that begins at or before the entry; None without
+        one.
 
         Raises:
-            StorageIOError: it could not be found out.
+            StorageIOError: the index cannot be read.
         """
         ...
 
     def records_from(self, ledger_id: int, entry_id: int, records_max: int) -> list[IndexRecord]:
-        """Records that stand for the entry or later ones, ascending, as they are at one moment.
+        """Return records that cover the entry or later ones, ascending, as they are at one moment.
 
         Raises:
-            StorageIOError: it could not be found out.
+            StorageIOError: the index cannot be read.
         """
         ...
 
     def all_records(self) -> Iterator[tuple[int, IndexRecord]]:
-        """Every record with its ledger id, ascending. For tools and scrubbing, not for serving.
+        """Yield every record with its ledger id, ascending. For tools and scrubbing, not for
+        serving.
 
-        Commits may happen on the way: what they do not touch is seen, exactly once.
+        Commits may happen meanwhile: records that they do not touch are yielded exactly once.
 
         Raises:
-            StorageIOError: it could not be read.
+            StorageIOError: the index cannot be read.
         """
         ...
 
     def commit(self, changes: IndexChanges, *, pause: Callable[[], None] = no_pause) -> set[int]:
-        """Write the changes durably; returns the ledgers whose older records were overlaid or
-        moved. `pause` is called between the runs of two ledgers, and may take its time.
+        """Write the changes durably; return the ledgers whose older records were overlaid or moved.
 
-        Reads may see the changes before they are durable; those of one ledger all at once, but
-        for moves, where it does not matter: source and target hold the same. A crash on the way
-        leaves a part of the changes, which is harmless: the journal repeats a flush, and a
-        compaction is finished or undone. After an error the same changes may be committed again.
+        `pause` is called between the runs of two ledgers, and may block.
+
+        Reads may see the changes before they are durable; those of one ledger all at once, except
+        for moves, whose source and target hold the same. A crash in between leaves a part of the
+        changes, which is harmless: the journal repeats a flush, and a compaction is finished or
+        undone. After an error, the same changes may be committed again.
 
         Raises:
-            StorageIOError: none, some or all of it may have been written.
+            StorageIOError: none, some or all changes may have been written.
         """
         ...
 
     def sequence(self) -> int:
-        """Grows with every commit; durable with it. An index that comes back with less than was
-        promised has lost records."""
+        """Return a number that grows with every commit, and is durable with it.
+
+        An index that comes back with less than it promised has lost records.
+        """
         ...
 
     def close(self) -> None: ...

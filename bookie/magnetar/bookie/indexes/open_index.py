@@ -1,4 +1,4 @@
-"""Opens the index of a storage directory: the one of the kind that it has, or a new one."""
+"""Opening of a storage directory's index: the existing one, or a new one."""
 
 import posixpath
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ from magnetar.ledger.ports import Disk
 
 
 def mark_of(directory: str, disk: Disk) -> IndexMark:
-    """The index mark of a storage directory."""
+    """Return the index mark of a storage directory."""
     return IndexMark(f"{directory}/index-mark", disk)
 
 
 def index_path(directory: str, engine: EngineKind) -> str:
-    """Where the index of a kind lies in a storage directory."""
+    """Return the path of an index of this kind in a storage directory."""
     return f"{directory}/index" if engine == "db" else f"{directory}/page-index"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOpener:
-    """Opens indexes of either kind in one storage directory, to be written."""
+    """Opens writable indexes of either kind in one storage directory."""
 
     directory: str
     disk: Disk
@@ -44,7 +44,7 @@ class IndexOpener:
     def open(
         self, engine: EngineKind, mark: IndexMark, *, has_logs: bool, path: str | None = None
     ) -> LocationIndex:
-        """Open the index with this mark, or make it if there is nothing at all yet.
+        """Open the index with this mark; create it if there is no trace of one yet.
 
         Raises:
             StorageIOError, OSError: it cannot be opened, or has lost records.
@@ -71,7 +71,7 @@ def open_index(
     make_key_value: MakeKeyValue = RocksStore.open,
     options: StorageOptions | None = None,
 ) -> LocationIndex:
-    """Open the index of the storage in `directory`, or make it if there is nothing at all yet.
+    """Open the index of the storage in `directory`; create it if there is no trace of one yet.
 
     Raises:
         WrongEngineError: the directory has an index of another kind.
@@ -92,10 +92,10 @@ def open_index(
 def open_index_to_read(
     directory: str, *, disk: Disk, open_key_value: MakeKeyValue = RocksStore.open_to_read
 ) -> LocationIndex:
-    """Open the index that the storage in `directory` has, of whatever kind; nothing is written.
+    """Open the index of the storage in `directory`, of whichever kind, and write nothing.
 
-    It shows what was there when it was opened. Beside a running bookie, a page file may be met
-    while it is written: damage that is found then is to be looked at again.
+    It shows the state at its opening. Next to a running bookie, a page file may be read while it is
+    written: check damage that is found then once more.
 
     Raises:
         StorageIOError, OSError: there is none, it cannot be opened, or has lost records.
@@ -114,10 +114,10 @@ def open_index_to_read(
 
 
 class RunLocator:
-    """Finds out what run lies at a place of an entry log, for the index that knows places alone.
+    """Finds the run at a place of an entry log, for the index that stores only places.
 
-    It opens the log each time: the index remembers what it was told, and a log that is removed must
-    not be kept alive here.
+    It opens the log each time: the index caches the results, and an open file would keep the space
+    of a removed log.
     """
 
     def __init__(self, directory: str, disk: Disk) -> None:
@@ -125,12 +125,12 @@ class RunLocator:
         self._disk = disk
 
     def __call__(self, log_id: int, offset: int) -> StoredRun:
-        """The run that begins there.
+        """Return the run that begins at the offset.
 
         Raises:
             StorageLogMissingError: there is no such log.
-            StorageCorruptError: no whole run is there.
-            StorageIOError: it could not be read.
+            StorageCorruptError: no whole run begins there.
+            StorageIOError: the log could not be read.
         """
         path = posixpath.join(self._directory, log_name(log_id))
         try:

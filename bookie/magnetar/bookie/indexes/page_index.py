@@ -1,13 +1,13 @@
 """The index of the `interleaved` engine: a file per ledger, with a cell for every entry.
 
-Layout: docs/formats/page-index.md. A flush that writes blocks as they came makes many small runs; a
-cell per entry costs the same however small they are, and neighbours are found without a search. A
-cell has only the place of a run: the rest is read from the run's head, through `locate`.
+Layout: docs/formats/page-index.md. A flush that writes blocks in order of arrival makes many small
+runs. A cell per entry costs the same however small they are, and neighbours are found without a
+search. A cell has only the place of a run; `locate` reads the rest from the run's head.
 
 Changes are made on copies of pages, published to readers ledger by ledger, and written in rounds
-(`double_write.py`): at the end of each commit, and before that when a quarter of the cache is not
-yet written (the eviction of dirty pages: whole ledgers, ascending). Any moment is safe for that,
-since the runs were synced before the commit: the order is log, index, mark (rule 5.1, defect B16).
+(`double_write.py`): at the end of each commit, and earlier when a quarter of the cache is unwritten
+(the eviction of dirty pages: whole ledgers, ascending). Any moment is safe for that, since the runs
+were synced before the commit: the order is log, index, mark (rule 5.1, defect B16).
 
 Reads may come from any thread; there is one writer at a time.
 """
@@ -55,22 +55,22 @@ from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.ports import Disk, Lock
 
 LocateRun = Callable[[int, int], StoredRun]
-"""Reads the head of the run at an offset of an entry log. Called under the index's lock, by any
-thread.
+"""Reads the head of the run at an offset of an entry log. Called by any thread that holds the
+index's lock.
 
 Raises:
     StorageIOError: there is none, or it cannot be read.
 """
 
 _LOCATED_MAX = 1 << 16
-"""Heads of runs that are remembered; a run never changes, and log ids are not used twice."""
+"""Cached heads of runs; a run never changes, and log ids are not reused."""
 
 _SCAN_RECORDS = 256
-"""Records of one step of a long scan; between two steps others have their turn."""
+"""Records per step of a long scan; other tasks get a turn between two steps."""
 
 
 class PageIndex:
-    """A `LocationIndex`. See there."""
+    """A `LocationIndex` made of page files; that interface documents the methods."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class PageIndex:
         options: StorageOptions | None = None,
         may_write: bool = True,
     ) -> "PageIndex":
-        """Open the index, or make it if there is nothing at all yet: no mark and no entry logs.
+        """Open the index; create it if there is no trace of one: no mark and no entry logs.
 
-        Without `may_write` nothing on the disk is changed: what a crash left half done is done in
+        Without `may_write`, the disk stays unchanged: what a crash left unfinished is completed in
         memory alone, and `commit` must not be called.
 
         Raises:
@@ -140,14 +140,14 @@ class PageIndex:
             raise StorageCorruptError(f"index {self._directory}: its mark is lost")
 
     def _make(self) -> Promise:
-        # From now on an index that is not there is lost, and not new.
+        # From now on, a missing index counts as lost, not as new.
         promise = Promise("interleaved", FIRST_SEQUENCE)
         self._mark.write(promise)
         return promise
 
     def _open(self, promise: Promise, *, may_write: bool) -> None:
         if may_write:
-            # What a killed process renamed may not be durable; what follows relies on it.
+            # A rename by a killed process may not be durable; the next steps rely on it.
             self._disk.sync_directory(posixpath.dirname(self._mark.path))
         self._double_write.promise = promise
         pending = self._double_write.pending(promise)
@@ -169,8 +169,10 @@ class PageIndex:
         self._last_log_id = promise.last_log_id
 
     def _resume(self, pending: Round) -> bool:
-        """Carry out what a crash left; False if there is no room. Then it is in memory alone, and
-        the next commit has to do it first."""
+        """Carry out the round that a crash left; return False if there is no room.
+
+        Then the round is in memory alone, and the next commit has to write it first.
+        """
         try:
             self._double_write.resume(pending)
         except StorageIOError as error:
@@ -180,7 +182,7 @@ class PageIndex:
         return True
 
     def _lay_over(self, pending: Round) -> None:
-        """Have in memory what is not carried out on disk."""
+        """Put an unfinished round over the files, in memory."""
         for ledger_id, writes in groupby(pending.writes, key=lambda write: write.ledger_id):
             first, *others = writes
             header = decode_header(first.data, ledger_id)
@@ -201,7 +203,7 @@ class PageIndex:
 
     @property
     def cached_bytes(self) -> int:
-        """What the pages and headers in memory take up."""
+        """Bytes of pages and headers in memory."""
         return self._cache.size_bytes
 
     @property
@@ -209,7 +211,8 @@ class PageIndex:
         return self._files.open_files
 
     def states(self) -> dict[int, bytes]:
-        """All ledger states, encoded. See `LocationIndex`; reads the header of every file."""
+        """Return all ledger states, encoded, as `LocationIndex` says; reads the header of every
+        file."""
         states: dict[int, bytes] = {}
         for ledger_id in self._ledgers.ascending():
             with self._lock:
@@ -220,10 +223,10 @@ class PageIndex:
         return states
 
     def find(self, ledger_id: int, entry_id: int) -> IndexRecord | None:
-        """The record that stands for the entry; None if the entry is certainly not stored.
+        """Return the record that covers the entry; None if the entry is certainly not stored.
 
         Raises:
-            StorageIOError: it could not be found out.
+            StorageIOError: the index cannot be read.
         """
         with self._lock, self._damage_of(ledger_id, entry_id):
             tree = self._tree(ledger_id)
@@ -233,20 +236,21 @@ class PageIndex:
             return None if cell == 0 else self._record(tree, entry_id, cell)
 
     def floor(self, ledger_id: int, entry_id: int) -> IndexRecord | None:
-        """The last record of the ledger that begins at or before the entry.
+        """Return the last record of the ledger that begins at or before the entry; None without
+        one.
 
         Raises:
-            StorageIOError: it could not be found out.
+            StorageIOError: the index cannot be read.
         """
         with self._lock, self._damage_of(ledger_id, entry_id):
             tree = self._tree(ledger_id)
             return None if tree is None else self._floor(tree, entry_id)
 
     def records_from(self, ledger_id: int, entry_id: int, records_max: int) -> list[IndexRecord]:
-        """Records that stand for the entry or later ones, ascending, as they are at one moment.
+        """Return records that cover the entry or later ones, ascending, as they are at one moment.
 
         Raises:
-            StorageIOError: it could not be found out.
+            StorageIOError: the index cannot be read.
         """
         records: list[IndexRecord] = []
         with self._lock, self._damage_of(ledger_id, entry_id):
@@ -266,7 +270,7 @@ class PageIndex:
         return records
 
     def all_records(self) -> Iterator[tuple[int, IndexRecord]]:
-        """Every record with its ledger id, ascending. See `LocationIndex`."""
+        """Yield every record with its ledger id, ascending, as `LocationIndex` says."""
         for ledger_id in self._ledgers.ascending():
             entry_id = 0
             while True:
@@ -282,7 +286,7 @@ class PageIndex:
         return None if found is None else self._record(tree, found, tree.get(found))
 
     def _record(self, tree: CellTree, entry_id: int, cell: int) -> IndexRecord:
-        """The record of an entry that has this cell."""
+        """Return the record of an entry that has this cell."""
         ledger_id = tree.header.ledger_id
         if cell == IN_DOUBT:
             raise StorageCorruptError(
@@ -339,7 +343,7 @@ class PageIndex:
     # Writing
 
     def commit(self, changes: IndexChanges, *, pause: Callable[[], None] = no_pause) -> set[int]:
-        """Write the changes durably. See `LocationIndex`."""
+        """Write the changes durably, as `LocationIndex` says."""
         self._double_write.finish()
         before = self.sequence()
         self._last_log_id = max(self._last_log_id, changes.last_log_id)
@@ -363,7 +367,7 @@ class PageIndex:
         return changed
 
     def sequence(self) -> int:
-        """Grows with every round of writing."""
+        """Return a number that grows with every round of writes."""
         return self._double_write.promise.sequence
 
     def close(self) -> None:
@@ -377,13 +381,13 @@ class PageIndex:
         with self._lock:
             if ledger_id not in self._ledgers:
                 return
-            # The file goes as a whole, state and entries: nothing of it can come back (B25).
+            # The whole file is removed, with state and entries: nothing of it can come back (B25).
             self._ledgers.discard(ledger_id)
             self._files.forget(ledger_id)
             self._cache.remove(ledger_id)
 
     def _change(self, ledger_id: int, runs: Sequence[NewRun], state: bytes | None) -> bool:
-        """Lay runs over what the ledger has; whether there was something below them."""
+        """Put runs over the ledger's cells; return whether any cell was set before."""
         assert ledger_id >= 0
         edit = self._edit(ledger_id)
         had_any = False
@@ -402,7 +406,7 @@ class PageIndex:
         try:
             edit = self._edit(ledger_id)
         except StorageCorruptError:
-            return False  # its header is damaged: nothing can be read of it, wherever its runs are
+            return False  # its header is damaged: no entry can be read anyway
         moved = False
         for move in moves:
             source = pack_cell(move.source.log_id, move.source.offset)
@@ -437,7 +441,8 @@ class PageIndex:
             self._write_round()
 
     def _write_round(self) -> None:
-        """Write all that is not written. Nobody else changes what is read here."""
+        """Write everything that is unwritten. No other thread changes the data that is read
+        here."""
         writes: list[Write] = []
         for ledger_id, unwritten in sorted(self._cache.unwritten.items()):
             header = unwritten.header
@@ -460,7 +465,7 @@ class PageIndex:
 
 
 class _DamageNamed:
-    """Errors that pass through tell which entry could not be read, if they do not already."""
+    """Adds the unreadable entry to damage errors that pass through and do not name one yet."""
 
     def __init__(self, files: PageFiles, ledger_id: int, entry_id: int) -> None:
         self._files = files

@@ -1,24 +1,23 @@
-"""Makes the index of a storage directory anew from its entry logs alone.
+"""Rebuilding of a storage directory's index from its entry logs alone.
 
-For an index that is lost or damaged. The newest copy of an entry wins, by the rank of its log and
-the offset in it: compaction's copies have the rank of what they were copied from. The logs do not
-tell the ledger states. What can be read of the old index is salvaged: keys, LACs and, if nothing of
-it was lost, fences. Every ledger ends up in limbo: what is not found is not known to be absent,
-until the integrity check has asked the other bookies. If states were lost, every ledger found is
-fenced.
+For a lost or damaged index. The newest copy of an entry wins, by the rank of its log and the offset
+in it: compaction's copies have the rank of the original. The logs do not hold the ledger states.
+They are salvaged from the old index as far as it can be read: keys, LACs and, if nothing of it was
+lost, fences. Every ledger ends up in limbo: a missing entry is not known to be absent until the
+integrity check has asked the other bookies. If states were lost, every ledger found is fenced.
 
-The mark of the loss says that it is not noted yet, whatever was salvaged: the next start goes
-through the metadata first (storage sheet, section 13). It alone knows which ledgers were here with
-no entry, and which are open with this bookie in their last fragment. Of those nobody but the writer
-knows what was acknowledged, so that they have to be fenced, and recovered, before their limbo ends:
-a log that lost its end, or is gone, leaves nothing that tells of it.
+The mark of the loss says that the loss is not noted yet, even if states were salvaged: the next
+start goes through the metadata first (storage sheet, section 13). Only the metadata knows which
+ledgers were here without an entry, and which are open with this bookie in their last fragment. What
+was acknowledged in those, only the writer knows, so they must be fenced and recovered before their
+limbo ends: a log that lost its end, or is missing, leaves no trace of it.
 
-A place that is damaged, or that the disk cannot read, is told, and what lies behind it is found.
+A place that is damaged or unreadable is reported, and later runs are found.
 
-A ledger that had been deleted comes back as long as a log has entries of it; garbage collection
-finds it dead again. The new index is built beside the old one; renames put it in its place. Between
-the first and the last of them there is no index mark, and the bookie does not start: the rebuilding
-has to be called again, and goes on there. The old index is kept, as `<name>.damaged`.
+A deleted ledger comes back as long as a log has entries of it; garbage collection then deletes it
+again. The new index is built beside the old one; renames put it in its place. Between the first and
+the last of them there is no index mark, and the bookie does not start: the rebuilding must be
+called again, and continues there. The old index is kept as `<name>.damaged`.
 """
 
 from collections.abc import Iterator
@@ -50,35 +49,35 @@ _OPEN_LOGS_MAX = 64
 
 
 class SalvagedStates(NamedTuple):
-    """Ledger states, encoded, by ledger."""
+    """Encoded ledger states, by ledger."""
 
     states: dict[int, bytes]
     are_complete: bool
-    """None is missing, and none is older than it was promised to be."""
+    """Whether no state is missing or older than the index promised."""
 
 
 class LogProblem(NamedTuple):
-    """A place of a log that could not be read, or in which there was no run."""
+    """A place of a log that could not be read, or that holds no run."""
 
     path: str
     begin: int
     end: int
-    """The end of the place; that of the file if nothing was found behind it."""
+    """The end of the place; the end of the file if no run follows."""
     reason: str
 
 
 class Rebuilt(NamedTuple):
-    """What a rebuilding has found."""
+    """Result of a rebuilding."""
 
     engine: EngineKind
     logs: int
     runs: int
     ledgers: int
-    """Ledgers in the new index."""
+    """Number of ledgers in the new index."""
     salvaged: int
-    """Ledgers whose state could be read from the old index."""
+    """Number of ledgers whose state could be read from the old index."""
     are_states_complete: bool
-    """The old index was whole as far as states go."""
+    """Whether the old index was whole as far as states go."""
     problems: list[LogProblem]
 
 
@@ -95,7 +94,7 @@ def rebuild_index(
     """Give the storage in `directory` a new index of the kind `engine`. The bookie must not run.
 
     Raises:
-        StorageIOError, OSError: it could not be done; call it again.
+        StorageIOError, OSError: the rebuilding failed; call it again.
     """
     switch = _Switch(directory, engine, disk)
     rebuilt = Rebuilt(engine, 0, 0, 0, 0, True, [])
@@ -116,7 +115,7 @@ def rebuild_index(
 
 
 class _Rebuilding:
-    """Fills a new index."""
+    """Fills a new index from the entry logs."""
 
     def __init__(
         self, directory: str, index: LocationIndex, salvaged: SalvagedStates, disk: Disk
@@ -161,7 +160,7 @@ class _Rebuilding:
         )
 
     def _ranked_logs(self) -> list[int]:
-        """The logs, oldest copies first."""
+        """Return the logs, oldest copies first."""
         ranked: list[tuple[int, int]] = []
         ids = log_ids(self._disk.list(self._logs_directory))
         for log_id in ids:
@@ -171,7 +170,7 @@ class _Rebuilding:
                 header = read_log_header(BrokenSectorsFile(file), log_id)
                 ranked.append((header.rank, log_id))
             except StorageCorruptError as error:
-                # Neither what it holds nor how old that is can be known: limbo stands for it.
+                # Neither its content nor its age can be known: limbo accounts for it.
                 self._problems.append(LogProblem(path, 0, file.size, str(error)))
             finally:
                 file.close()
@@ -216,7 +215,7 @@ def _new_run(run: StoredRun, reader: EntryLogReader) -> NewRun:
 
 
 class _Switch:
-    """Puts the new index in the place of the old one, also when it is cut on the way."""
+    """Puts the new index in the place of the old one, and continues after an interruption."""
 
     def __init__(self, directory: str, engine: EngineKind, disk: Disk) -> None:
         self._directory = directory
@@ -230,26 +229,26 @@ class _Switch:
 
     @property
     def is_begun(self) -> bool:
-        """A new index is complete, and only has to be put in place."""
+        """Whether a new index is complete, and only has to be put in place."""
         if not self._disk.exists(self._built):
             return False
         found = IndexMark(self._built, self._disk).read()
         return found is not None and found.engine == self._engine
 
     def prepare(self) -> None:
-        """Remove what an earlier rebuilding has begun."""
+        """Remove the remains of an earlier rebuilding."""
         remove_file(self._built, self._disk)
         remove_file(self.building.path, self._disk)
         remove_index(self.new_path, self._engine, self._disk)
         self._disk.sync_directory(self._directory)
 
     def begin(self) -> None:
-        """The new index is complete."""
+        """Note that the new index is complete."""
         self._rename(self.building.path, self._built)
 
     def finish(self) -> None:
         if self._disk.exists(self._mark.path):
-            # From here to the last step nobody can start on what is there.
+            # From here to the last step, no bookie can start on these files.
             remove_file(f"{self._mark.path}.damaged", self._disk)
             self._rename(self._mark.path, f"{self._mark.path}.damaged")
         if self._disk.exists(self.new_path):
@@ -272,10 +271,10 @@ class _Switch:
 
 
 def salvage_states(directory: str, *, disk: Disk, open_key_value: MakeKeyValue) -> SalvagedStates:
-    """The states that can be read from the index in `directory`; nothing is written.
+    """Read the states from the index in `directory`, as far as possible; write nothing.
 
     Raises:
-        OSError: a directory that is there cannot be listed.
+        OSError: an existing directory cannot be listed.
     """
     try:
         index = open_index_to_read(directory, disk=disk, open_key_value=open_key_value)
@@ -288,7 +287,7 @@ def salvage_states(directory: str, *, disk: Disk, open_key_value: MakeKeyValue) 
 
 
 def _page_states(directory: str, engine: EngineKind, disk: Disk) -> dict[int, bytes]:
-    """Page files stand for themselves: what damages one leaves the others readable."""
+    """Read the states of all readable page files: damage to one leaves the others readable."""
     states: dict[int, bytes] = {}
     files = PageFiles(index_path(directory, engine), open_files_max=1, disk=disk)
     try:
@@ -299,7 +298,7 @@ def _page_states(directory: str, engine: EngineKind, disk: Disk) -> dict[int, by
                     check_state(state)
                     states[ledger_id] = state
             except StorageError:
-                continue  # it is lost; the caller knows that not all are here
+                continue  # it is lost; the caller knows that the states are incomplete
     finally:
         files.close()
     return states

@@ -50,18 +50,17 @@ from magnetar.bookie.indexes.shared_lock import SharedLock
 from magnetar.bookie.storage import LedgerState
 
 _BATCH_OPERATIONS = 250
-"""Writing a batch to RocksDB holds the GIL, about 0.25 ms for this many operations."""
+"""Operations per batch: RocksDB holds the GIL for about 0.25 ms while it writes this many."""
 
 _SCAN_RECORDS = 1000
-"""Records of one step of a long scan; between two steps others have their turn."""
+"""Records per step of a long scan; other tasks get a turn between two steps."""
 
 
 class RocksIndex:
-    """A `LocationIndex`. See there.
+    """A `LocationIndex` in a key-value store; that interface documents the methods.
 
-    The store takes no more writes after one has failed, even when the disk has room again. So after
-    an error the next `commit` opens it anew. As long as that fails it is open to be read, and
-    commits fail.
+    After a failed write, the store takes no more writes, even when the disk has room again. So the
+    next `commit` opens it again. As long as that fails, the index is read-only, and commits fail.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class RocksIndex:
         self._make_store = make_store
         self._is_broken = not store.is_writable
         self._reopening = SharedLock()
-        """Held alone while the store is opened anew, and shared by all reads."""
+        """Held alone while the store is reopened, and shared by all reads."""
         self._promised_sequence = 0
         self.last_log_id = last_log_id
         """The highest log id that the index has ever pointed to."""
@@ -94,7 +93,8 @@ class RocksIndex:
         make_store: MakeKeyValue = RocksStore.open,
         may_make: bool = True,
     ) -> "RocksIndex":
-        """Open the index; make it if `may_make` and there is nothing yet: no mark, no entry logs.
+        """Open the index; create it if `may_make` and there is no trace of one: no mark, no entry
+        logs.
 
         Raises:
             StorageCorruptError: damaged, lost, of another version, or it has lost records.
@@ -117,7 +117,7 @@ class RocksIndex:
     def _keep_promise(self, promise: Promise | None) -> None:
         sequence = self.sequence()
         if promise is None:
-            # From now on an index that is not there is lost, and not new.
+            # From now on, a missing index counts as lost, not as new.
             self._mark.write(Promise("db", sequence))
         elif sequence < promise.sequence:
             raise _lost_records(self._path, found=sequence, promised=promise.sequence)
@@ -126,7 +126,7 @@ class RocksIndex:
     # Reading
 
     def states(self) -> dict[int, bytes]:
-        """All ledger states, encoded. See `LocationIndex`."""
+        """Return all ledger states, encoded, as `LocationIndex` says."""
         states: dict[int, bytes] = {}
         for key, value in self._scan(STATES_FIRST, STATES_END):
             check_state(value)
@@ -134,7 +134,7 @@ class RocksIndex:
         return states
 
     def find(self, ledger_id: int, entry_id: int) -> IndexRecord | None:
-        """The record that stands for the entry; None if the entry is certainly not stored.
+        """Return the record that covers the entry; None if the entry is certainly not stored.
 
         Raises:
             StorageIOError: the store could not be read.
@@ -143,7 +143,8 @@ class RocksIndex:
         return record if record is not None and entry_id <= record.last else None
 
     def floor(self, ledger_id: int, entry_id: int) -> IndexRecord | None:
-        """The last record of the ledger that begins at or before the entry.
+        """Return the last record of the ledger that begins at or before the entry; None without
+        one.
 
         Raises:
             StorageIOError: the store could not be read.
@@ -158,7 +159,7 @@ class RocksIndex:
         return record if found_id == ledger_id else None
 
     def records_from(self, ledger_id: int, entry_id: int, records_max: int) -> list[IndexRecord]:
-        """Records that stand for the entry or later ones, ascending, as they are at one moment.
+        """Return records that cover the entry or later ones, ascending, as they are at one moment.
 
         Raises:
             StorageIOError: the store could not be read.
@@ -167,7 +168,7 @@ class RocksIndex:
             return []
         start, end = encode_run_key(ledger_id, max(0, entry_id)), ledger_end(ledger_id)
         with self._reopening:
-            # One more: the first may lie before the entry, or be another ledger's.
+            # One more: the first may end before the entry, or be another ledger's.
             found = self._store.scan(start, end, records_max + 1, from_floor=True)
         records: list[IndexRecord] = []
         for key, value in found:
@@ -179,7 +180,7 @@ class RocksIndex:
         return records[:records_max]
 
     def all_records(self) -> Iterator[tuple[int, IndexRecord]]:
-        """Every record with its ledger id, ascending. See `LocationIndex`."""
+        """Yield every record with its ledger id, ascending, as `LocationIndex` says."""
         for key, value in self._scan(RUNS_FIRST, RUNS_END):
             yield decode_run(key, value)
 
@@ -193,7 +194,7 @@ class RocksIndex:
             first = found[-1][0] + b"\0"
 
     def _overlapped(self, ledger_id: int, first: int, last: int) -> list[IndexRecord]:
-        """The records that share part of their range with `first` to `last`, ascending."""
+        """Return the records that overlap the ids `first` to `last`, ascending."""
         records: list[IndexRecord] = []
         record = self.floor(ledger_id, last)
         while record is not None and record.last >= first:
@@ -205,10 +206,10 @@ class RocksIndex:
     # Writing
 
     def commit(self, changes: IndexChanges, *, pause: Callable[[], None] = no_pause) -> set[int]:
-        """Write the changes durably. See `LocationIndex`; the batches are whole for each ledger."""
+        """Write the changes durably, as `LocationIndex` says; a ledger's runs stay in one batch."""
         if self._is_broken:
             self._reopen()
-        self._is_broken = True  # until the end is reached
+        self._is_broken = True  # until the commit has succeeded
         changed = self._write(changes, pause)
         self._store.sync()
         self._promised_sequence = sequence = self.sequence()
@@ -247,7 +248,7 @@ class RocksIndex:
     def _write_moves(self, moves: Sequence[RunMove], writer: "_BatchWriter") -> set[int]:
         if not moves:
             return set()
-        writer.finish()  # moves compare with what is written by now
+        writer.finish()  # moves compare with the records written so far
         moved: set[int] = set()
         ordered = sorted(moves, key=lambda move: move.ledger_id)
         for ledger_id, group in groupby(ordered, key=lambda move: move.ledger_id):
@@ -258,21 +259,21 @@ class RocksIndex:
                     first, last = max(record.first, move.first), min(record.last, move.last)
                     is_within = (first, last) == (record.first, record.last)
                     if move.target is None and not is_within:
-                        continue  # another move has the rest of it
+                        continue  # another move covers the rest of the record
                     moved.add(ledger_id)
                     if move.target is None or first != record.first:
                         writer.delete_record(ledger_id, record)
                     if move.target is not None:
-                        # A record that reached beyond the ids of the copy would be missed when they
-                        # are laid over, and outlive the copy.
+                        # Cut to the ids of the copy: a wider record would not be fully covered when
+                        # newer runs overlay all of these ids, and its rest would outlive the copy.
                         writer.put_record(ledger_id, IndexRecord(first, last, move.target))
         return moved
 
     def _reopen(self) -> None:
         with self._reopening.alone():
             if self._store.is_writable:
-                # It must be closed before it can be opened to be written. If that fails then, say
-                # because too many files are open, what is stored can be read all the same.
+                # It must be closed before it can be opened for writing. If the opening then fails,
+                # say because too many files are open, the stored data is readable all the same.
                 self._replace_store(self._store.open_beside())
             self._replace_store(self._make_store(self._path, False))
         if not self._store.is_writable:
@@ -282,17 +283,17 @@ class RocksIndex:
     def _replace_store(self, store: KeyValueStore) -> None:
         sequence = store.sequence()
         if sequence < self._promised_sequence:
-            # Nobody may read it: what it lost would look as if it had never been stored.
+            # It must not be read: lost records would look as if they had never been stored.
             store.close()
             raise _lost_records(self._path, found=sequence, promised=self._promised_sequence)
         old, self._store = self._store, store
         try:
             old.close()
         except StorageIOError:
-            pass  # it says again what has failed before
+            pass  # repeats an error that was raised before
 
     def sequence(self) -> int:
-        """Grows with every record that is written."""
+        """Return a number that grows with every record that is written."""
         return self._store.sequence()
 
     def close(self) -> None:
@@ -307,7 +308,7 @@ class _BatchWriter:
         self._batch: list[Operation] = []
 
     def delete_ledger(self, ledger_id: int) -> None:
-        # Entries and state go together: half of it would be a ledger that comes back (B25).
+        # Entries and state go together: half a deletion would be a ledger that comes back (B25).
         self._batch.append(DeleteRange(encode_run_key(ledger_id, 0), ledger_end(ledger_id)))
         self._batch.append(Delete(encode_state_key(ledger_id)))
         self._bound()
@@ -357,7 +358,7 @@ class _BatchWriter:
 
 
 def _read_format(path: str, store: KeyValueStore, *, may_create: bool) -> int:
-    """The highest log id ever pointed to; a new store gets its format record."""
+    """Return the highest log id ever pointed to; give a new store its format record."""
     value = store.get(FORMAT_KEY)
     if value is not None:
         return decode_format(value)

@@ -27,7 +27,7 @@ _OPEN_FILES_MAX = 256
 
 
 class RocksStore:
-    """A `KeyValueStore`. See there."""
+    """A `KeyValueStore` on RocksDB; that interface documents the methods."""
 
     def __init__(self, path: str, database: Rdict, *, is_writable: bool = True) -> None:
         self._path = path
@@ -36,9 +36,9 @@ class RocksStore:
 
     @classmethod
     def open(cls, path: str, may_create: bool) -> "RocksStore":
-        """Open the database, or make an empty one if `may_create` and there is none.
+        """Open the database; create an empty one if `may_create` and there is none.
 
-        RocksDB writes when it opens: on a full disk an existing database can only be read.
+        RocksDB writes when it opens: on a full disk, an existing database can only be read.
 
         Raises:
             StorageCorruptError, StorageIOError: it could not be opened.
@@ -57,8 +57,9 @@ class RocksStore:
 
     @classmethod
     def open_to_read(cls, path: str, may_create: bool = False) -> "RocksStore":
-        """Open a database and write nothing, also beside a process that has it open. It is seen as
-        it was when it was opened here.
+        """Open a database and write nothing, even next to a process that has it open.
+
+        It shows the state at this opening.
 
         Raises:
             StorageCorruptError, StorageIOError: it could not be opened.
@@ -76,8 +77,8 @@ class RocksStore:
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         with _translated(f"index {self._path}: cannot be read"):
-            # A seek costs some microseconds, the iterator included. Keeping one alive would keep
-            # the database locked after it was closed.
+            # A seek costs some microseconds, the iterator included. A kept iterator would keep the
+            # database locked after it was closed.
             iterator = self._database.iter()
             iterator.seek_for_prev(key)
             if iterator.valid():
@@ -124,7 +125,7 @@ class RocksStore:
 
     def sync(self) -> None:
         with _translated(f"index {self._path}: cannot sync its log"):
-            # Apart from the write, because this one lets other threads run.
+            # Separate from the write, because this call lets other threads run.
             self._database.flush_wal(True)
 
     def sequence(self) -> int:
@@ -133,7 +134,7 @@ class RocksStore:
 
     def open_beside(self) -> "RocksStore":
         with _translated(f"index {self._path}: cannot be held still"):
-            # Flushes and compactions, in the background and at its end, remove files that the other
+            # Flushes and compactions, in the background and at the end, remove files that the other
             # one has just found, or has still to open: that would look like damage.
             self._database.cancel_all_background(True)
         return RocksStore.open_to_read(self._path)
@@ -147,15 +148,16 @@ _CONFIGURATION = "rocksdict-config.json"
 
 
 def _keep_no_configuration(path: str) -> None:
-    """Let the file that rocksdict writes anew whenever it opens a database, to read it too, need no
-    room: on a full disk it would be cut, not be written, and the database not be opened.
+    """Replace rocksdict's configuration file by a link to the null device.
 
-    Nothing in it is used here: it tells of options, and those come from `_options`.
+    Rocksdict rewrites the file at every opening, even a read-only one. On a full disk, it would
+    truncate the file, fail to write it, and not open the database. Nothing in it is used here: it
+    holds options, and those come from `_options`.
     """
     configuration = os.path.join(path, _CONFIGURATION)
     if os.path.islink(configuration):
         return
-    # If there is no room for the link itself, the disk may have some for the file.
+    # If there is no room for the link itself, there may be room for the file.
     with suppress(OSError):
         link = f"{configuration}.link"
         with suppress(FileNotFoundError):
@@ -169,13 +171,13 @@ _DAMAGE = re.compile(r"corruption|create_if_missing is false", re.IGNORECASE)
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Turn what rocksdict raises into our errors."""
+    """Turn the exceptions of rocksdict into our errors."""
     try:
         yield
     except StorageError:
         raise
     except Exception as exc:  # rocksdict raises bare Exceptions; only their text differs
-        # A database without its CURRENT is as damaged as one with wrong bytes in them.
+        # A database without its file CURRENT is as damaged as one with wrong bytes.
         kind = StorageCorruptError if _DAMAGE.search(str(exc)) else StorageIOError
         raise kind(f"{what}: {exc}") from exc
 
@@ -183,8 +185,8 @@ def _translated(what: str) -> Iterator[None]:
 def _options(*, may_create: bool) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(may_create)
-    # The index is small: a record stands for up to a MiB of entries. Keep it small in memory too: a
-    # buffer that takes an hour to fill is an hour in which nobody can tell it from a leak.
+    # The index is small: a record covers up to a MiB of entries. Keep it small in memory, too: a
+    # buffer that takes an hour to fill looks like a leak for an hour.
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     # A write that finds no free buffer waits for a background flush, and holds the GIL meanwhile.
     options.set_max_write_buffer_number(_WRITE_BUFFERS_MAX)
@@ -197,6 +199,6 @@ def _options(*, may_create: bool) -> Options:
     options.set_paranoid_checks(True)
     # A crash may leave anything in the tail that was not synced: torn records, but also zeros where
     # the file system knew the size and had not written the pages. None of it was promised, so the
-    # log is read up to the first damage. Whether that cut off anything promised, the mark tells.
+    # log is read up to the first damage. The mark then tells whether anything promised was cut off.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     return options

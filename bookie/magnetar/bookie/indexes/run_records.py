@@ -1,6 +1,6 @@
-"""Records of the run index: how runs, ledger states and the format are stored under keys. Pure.
+"""Records of the run index: runs, ledger states and the format as keys and values. Pure.
 
-Layout: docs/formats/index.md. `overlay` says what new runs do to the records that they overlap.
+Layout: docs/formats/index.md. `overlay` computes how new runs change the records that they overlap.
 Every decoder returns a value or raises `StorageCorruptError`.
 """
 
@@ -25,9 +25,9 @@ _RUN = Struct(">BIQqII")
 _FORMAT = Struct(">HI")
 
 RUNS_FIRST, RUNS_END = _RUN_KIND, bytes([_RUN_KIND[0] + 1])
-"""All keys of run records: from, and up to without."""
+"""First key of all run records, and the end of their keys (exclusive)."""
 STATES_FIRST, STATES_END = _STATE_KIND, bytes([_STATE_KIND[0] + 1])
-"""All keys of ledger states."""
+"""First key of all ledger states, and the end of their keys (exclusive)."""
 
 
 def encode_run_key(ledger_id: int, first: int) -> bytes:
@@ -37,7 +37,7 @@ def encode_run_key(ledger_id: int, first: int) -> bytes:
 
 
 def ledger_end(ledger_id: int) -> bytes:
-    """Behind the keys of all run records of the ledger."""
+    """Return the end of the keys of the ledger's run records (exclusive)."""
     return _RUN_KEY.pack(_RUN_KIND, ledger_id, ENTRY_ID_MAX) + b"\0"
 
 
@@ -51,10 +51,10 @@ def encode_state_key(ledger_id: int) -> bytes:
 
 
 def decode_state_key(key: bytes) -> int:
-    """The ledger id.
+    """Decode a ledger id from a state key.
 
     Raises:
-        StorageCorruptError: not what `encode_state_key` gives.
+        StorageCorruptError: the key is not what `encode_state_key` returns.
     """
     if len(key) != _STATE_KEY.size or key[:1] != _STATE_KIND or key[1] & 0x80:
         raise StorageCorruptError(f"index: impossible key {key.hex()}")
@@ -62,10 +62,10 @@ def decode_state_key(key: bytes) -> int:
 
 
 def decode_run(key: bytes, value: bytes) -> tuple[int, IndexRecord]:
-    """Ledger id and run record.
+    """Decode ledger id and run record.
 
     Raises:
-        StorageCorruptError: not what `encode_run_key` and `encode_run` give.
+        StorageCorruptError: the data is not what `encode_run_key` and `encode_run` return.
     """
     if len(key) != _RUN_KEY.size or key[:1] != _RUN_KIND or len(value) != _RUN.size:
         raise StorageCorruptError(f"index: impossible run record {key.hex()}: {value.hex()}")
@@ -94,7 +94,7 @@ def encode_format(last_log_id: int) -> bytes:
 
 
 def decode_format(value: bytes) -> int:
-    """The highest log id ever pointed to.
+    """Decode the highest log id ever pointed to.
 
     Raises:
         StorageCorruptError: no format record of this version.
@@ -108,7 +108,7 @@ def decode_format(value: bytes) -> int:
 
 
 def disjoint_groups(runs: Sequence[NewRun]) -> list[list[NewRun]]:
-    """The runs in the same order, cut into groups that are each ascending and disjoint."""
+    """Cut the runs, in the same order, into groups that are each ascending and disjoint."""
     groups: list[list[NewRun]] = []
     for run in runs:
         if groups and groups[-1][-1].last < run.first:
@@ -119,10 +119,10 @@ def disjoint_groups(runs: Sequence[NewRun]) -> list[list[NewRun]]:
 
 
 def overlay(new: Sequence[NewRun], old: Sequence[IndexRecord]) -> list[IndexRecord]:
-    """The records that replace `old` when the runs of `new` are laid over them.
+    """Return the records that replace `old` when the runs of `new` are laid over them.
 
-    Both are ascending and disjoint. The new runs win for the ids they hold, the old records keep
-    everything else that they stood for. The result is ascending and disjoint.
+    Both are ascending and disjoint. The new runs win for the ids they hold; the old records keep
+    all other ids that they covered. The result is ascending and disjoint.
     """
     parts = [IndexRecord(first, last, run.location) for run in new for first, last in run.stretches]
     new_count = len(parts)
@@ -140,7 +140,7 @@ def overlay(new: Sequence[NewRun], old: Sequence[IndexRecord]) -> list[IndexReco
         if first <= record.last:
             parts.append(IndexRecord(first, record.last, record.location))
     parts.sort()
-    # Stretches of one run are joined to one record where no other stands between them.
+    # Stretches of one run are joined to one record where no other lies between them.
     merged: list[IndexRecord] = []
     for part in parts:
         if merged and merged[-1].location == part.location:

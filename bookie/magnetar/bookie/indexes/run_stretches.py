@@ -1,4 +1,4 @@
-"""The entries that a record of an index stands for; where it cannot say, its run in the log can."""
+"""The entry ids that an index record covers, read from its run in the log where needed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from magnetar.bookie.errors import StorageCorruptError, StorageLogMissingError
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Stretches that are looked up when somebody wants them: few do."""
+    """Stretches that are read only when they are iterated, which is rare."""
 
     run: StoredRun
     logs: EntryLogReader
@@ -20,8 +20,8 @@ class _Looked:
         try:
             ids: Sequence[int] = self.logs.load_head(run).ids
         except (StorageCorruptError, StorageLogMissingError):
-            # Which of them it holds is not known any more. To ask for any of them must lead to the
-            # damage, and never to "not stored".
+            # Which of the ids it holds is unknown now. A read of any of them must find the damage,
+            # and never report "not stored".
             yield run.first, run.last
             return
         first: int | None = None
@@ -41,7 +41,7 @@ class _Looked:
 def stretches_of(
     ledger_id: int, first: int, last: int, location: RunLocation, logs: EntryLogReader
 ) -> "Sequence[tuple[int, int]] | _Looked":
-    """The stretches of ids from `first` to `last` that the run holds, for a `NewRun`.
+    """Return the stretches of ids from `first` to `last` that the run holds, for a `NewRun`.
 
     Raises (while iterated):
         StorageIOError: the log could not be read.

@@ -1,4 +1,4 @@
-"""A lock that many share, or one has alone. For threads."""
+"""A readers-writer lock for threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,16 +7,16 @@ from types import TracebackType
 
 
 class SharedLock:
-    """`with lock:` shares it with others; `with lock.alone():` waits until nobody has it.
+    """`with lock:` shares the lock; `with lock.alone():` waits until no thread has it.
 
-    Who wants it alone comes before those who come later to share it.
+    A thread that waits for it alone comes before threads that share it later.
     """
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._sharers = 0
         self.is_wanted_alone = False
-        """Somebody has it alone, or waits for that."""
+        """Whether a thread has the lock alone, or waits for that."""
 
     def __enter__(self) -> None:
         with self._changed:
@@ -37,7 +37,7 @@ class SharedLock:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For one thread at a time, which does not share the lock itself."""
+        """Hold the lock alone. For one thread at a time, which does not share the lock itself."""
         with self._changed:
             assert not self.is_wanted_alone
             self.is_wanted_alone = True

@@ -1,1 +1,1 @@
-"""Finding what was lost or damaged here, and getting it back from the other bookies."""
+"""Integrity: finds lost and damaged entries, and restores them from the other bookies."""

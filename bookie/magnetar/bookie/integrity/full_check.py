@@ -1,14 +1,14 @@
-"""Makes every ledger whole that a loss left in limbo, in the background.
+"""Completion of every ledger that a loss left in limbo, in the background.
 
-Ledger by ledger, so that the entries of one stay together: a ledger that is not closed and whose
-last fragment names this bookie is recovered, since its writer can go on nowhere; then the entries
-that belong here are counted against the index, and what is missing is copied from the other
-bookies, through the journal. A ledger that is whole leaves limbo. When all are, everything is
-flushed and the mark of the loss is removed. What could not be done is tried again, with delays,
-for as long as it takes; until then the bookie denies nothing of that ledger.
+The check goes ledger by ledger, so that the entries of one stay together. A ledger that is not
+closed, is fenced here, and names this bookie in its last fragment is recovered: its writer cannot
+continue. Then the entries that belong here are compared with the index, and missing ones are copied
+from the other bookies, through the journal. A ledger that is complete leaves limbo. When all are,
+everything is flushed and the mark of the loss is removed. Failed steps are retried, with delays,
+for as long as it takes; until then the bookie never says that an entry of that ledger is absent.
 
-Of a ledger that its writer goes on with elsewhere, the entries before its last fragment are
-complete and are what this bookie can have lost. Source: storage sheet, section 13.
+If a ledger's writer continues on other bookies, this bookie can only have lost entries before the
+last fragment, and those are complete. Source: storage sheet, section 13.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class FullCheck:
         self._settings = settings
 
     async def run(self) -> None:
-        """Until nothing is left to do."""
+        """Run rounds until nothing is left to do."""
         failures = 0
         try:
             while not await self.run_round():
@@ -89,7 +89,7 @@ class FullCheck:
         _log.warning("loss_is_made_good", bookie=self._bookie_id)
 
     async def run_round(self) -> bool:
-        """Look at every ledger in limbo once; whether all is whole and durable."""
+        """Check every ledger in limbo once; return whether all are complete and durable."""
         limbo = await self._find_limbo()
         self._metrics.limbo_ledgers = len(limbo)
         left = 0
@@ -111,7 +111,8 @@ class FullCheck:
         return left == 0
 
     async def _find_limbo(self) -> "array[int]":
-        """The ledgers in limbo, ascending; of a million ledgers in steps, so that others run."""
+        """Return the ledgers in limbo, ascending; a million ledgers take steps, so that other tasks
+        run."""
         limbo = array("q")
         for number, ledger_id in enumerate(self._storage.ledger_ids()):
             if self._is_in_limbo(ledger_id):
@@ -125,12 +126,12 @@ class FullCheck:
         return state is not None and state.limbo
 
     async def _make_whole(self, ledger_id: int) -> bool:
-        """Whether nothing of the ledger is missing any more."""
+        """Copy the missing entries of a ledger; return whether nothing is missing any more."""
         try:
             metadata = await self._settled_metadata(ledger_id)
             is_whole = await self._copy_missing(metadata)
         except NoSuchLedgerError:
-            return True  # garbage collection will see to it; nobody asks for it any more
+            return True  # garbage collection deletes it; no client reads it any more
         except StorageClosedError:
             raise
         except (LedgerError, StorageError) as error:
@@ -141,10 +142,10 @@ class FullCheck:
         return is_whole
 
     async def _settled_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """The metadata, of a closed ledger if the bookie is fenced for it.
+        """Return the metadata; first recover an open ledger for which this bookie is fenced.
 
         Raises:
-            LedgerError: it cannot be had, or the ledger cannot be recovered now.
+            LedgerError: the metadata cannot be read, or the ledger cannot be recovered now.
         """
         metadata = await self._peers.metadata(ledger_id)
         state = self._storage.state(ledger_id)
@@ -158,9 +159,10 @@ class FullCheck:
         return metadata
 
     async def _copy_missing(self, metadata: LedgerMetadata) -> bool:
-        """
+        """Copy the missing entries; return whether all could be copied.
+
         Raises:
-            StorageError: what is here cannot be found out.
+            StorageError: the stored entries cannot be read.
         """
         is_whole = True
         end = confirmed_end(metadata)
@@ -184,7 +186,7 @@ class FullCheck:
             await self._peers.list_for_repair(ledger_id, first, last, reason)
 
     async def _missing(self, ledger_id: int, wanted: Range) -> AsyncIterator[Range]:
-        """The parts of a range that are not stored here, page by page of the list."""
+        """Yield the parts of a range that are not stored here, page by page of the list."""
         at, last = wanted
         while at <= last:
             try:
@@ -193,7 +195,7 @@ class FullCheck:
                 yield at, last
                 return
             held = page.entry_ids()
-            # The page tells of everything up to where the next one begins.
+            # The page covers everything up to the start of the next one.
             stop = last if page.next_entry_id == -1 else min(last, page.next_entry_id - 1)
             for missing in without((at, stop), held):
                 yield missing

@@ -1,13 +1,13 @@
-"""Heals damage: what is damaged here is fetched from another replica and stored again.
+"""Healing: damaged entries are fetched from another replica and stored again.
 
-Reads and the scrubber report damage; it is queued by ledger. A heal checks that the damage is there
-(an error may have passed, an earlier report may have healed it), fetches the entries that belong on
-this bookie, stores them through the journal, flushes, and checks what lies on the disk then. The
-new copies overlay the damaged ones in the index. What fails is tried again with growing delays;
-after several attempts, or when no other bookie has the entry, it is listed for repair and goes on
-being tried. Nothing is ever healed by forgetting: until it is, reads of it are I/O errors.
+Reads and the scrubber report damage; it is queued by ledger. A heal first checks that the damage
+exists: an error may have been transient, or is already healed. It fetches the entries that belong
+on this bookie, stores them through the journal, flushes, and checks them on the disk. The new
+copies overlay the damaged ones in the index. A failed heal is retried with growing delays. After
+several attempts, or when no other bookie has the entry, it is also listed for repair. Damage is
+never healed by forgetting: until it is healed, reads of it are I/O errors.
 
-The queue is bounded. What is dropped is found again by the scrubber.
+The queue is bounded. The scrubber finds dropped damage again.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from magnetar.ledger.under_replication import Range, merge_ranges
 _log = structlog.get_logger(__name__)
 
 _LEDGER_RANGES_MAX = 1000
-"""Damaged ranges of one ledger; more are joined into one that covers them all."""
+"""Maximum number of damaged ranges per ledger; more are joined into one that covers them all."""
 _BATCH_LEDGERS_MAX = 64
 """Ledgers healed with one flush."""
 RETRY_S_MAX = 600.0
 
 CheckRange = Callable[[int, int, int], Awaitable[list[Damage]]]
-"""Ledger id, first and last entry id: what is damaged there on the disk now.
+"""Returns the present damage on the disk for a ledger id, a first and a last entry id.
 
 Raises StorageError.
 """
@@ -53,7 +53,7 @@ class _Wound:
     attempts: int = 0
     not_before_s: float = 0.0
     is_listed: bool = False
-    """The metadata store marks the ledger: those who repair ledgers know of it."""
+    """Whether the ledger was listed for repair in the metadata store."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Healed:
 
 
 class Healer:
-    """The damage of one bookie, and what is done about it. Owned by the event loop."""
+    """The damage of one bookie, and its repair. Owned by the event loop."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class Healer:
         self._news = asyncio.Event()
 
     def on_damage(self, damage: Damage) -> None:
-        """Something damaged was found. Cheap: every read of it tells of it again."""
+        """Queue damage. Cheap, since every read of a damaged place reports it again."""
         wound = self._wounds.get(damage.ledger_id)
         if wound is None:
             if damage.ledger_id in self._in_work:
-                return  # if it is still damaged after the attempt, the next one hears of it
+                return  # if the attempt does not heal it, it is reported again
             if len(self._wounds) >= self._settings.heal_ledgers_max:
                 self._metrics.damages_dropped += 1
                 return
@@ -116,7 +116,7 @@ class Healer:
         self._news.set()
 
     async def run(self) -> None:
-        """Heal what comes, for ever."""
+        """Heal queued damage, for ever."""
         while True:
             self._news.clear()
             now_s = self._clock.monotonic_s()
@@ -128,14 +128,14 @@ class Healer:
                 async with asyncio.timeout(self._next_delay_s(now_s)):
                     await self._news.wait()
             except TimeoutError:
-                pass  # something is due
+                pass  # a retry is due
 
     def _next_delay_s(self, now_s: float) -> float | None:
         times = [wound.not_before_s for wound in self._wounds.values()]
         return max(0.0, min(times) - now_s) if times else None
 
     async def _heal(self, ledger_ids: list[int]) -> None:
-        """One attempt for some ledgers, with one flush for all of them."""
+        """Make one attempt for some ledgers, with one flush for all of them."""
         wounds = {each: self._wounds.pop(each) for each in ledger_ids}
         self._in_work = set(wounds)
         try:
@@ -152,7 +152,7 @@ class Healer:
         self._metrics.heals_failing = sum(wound.is_listed for wound in self._wounds.values())
 
     async def _restore(self, ledger_id: int, ranges: list[Range]) -> _Healed:
-        """Fetch and store what is damaged."""
+        """Fetch and store the damaged entries of a ledger."""
         result = _Healed()
         try:
             damaged = [
@@ -164,7 +164,7 @@ class Healer:
                 return result
             metadata = await self._peers.metadata(ledger_id)
         except NoSuchLedgerError:
-            return result  # garbage collection will see to it
+            return result  # garbage collection deletes it
         except (LedgerError, StorageError) as error:
             result.left, result.reason = ranges, str(error)
             return result
@@ -184,7 +184,7 @@ class Healer:
             result.lost += restored.lost
             result.reason = result.reason or restored.reason
             if restored.is_interrupted:
-                # Nobody answers, or nothing can be stored: the rest is for the next attempt.
+                # No bookie answers, or nothing can be stored: the rest is for the next attempt.
                 result.left.append((wanted[1] + 1, last))
                 break
             if restored.has_ended:
@@ -192,7 +192,7 @@ class Healer:
         result.left = [(low, high) for low, high in result.left if low <= high]
 
     async def _verify(self, results: dict[int, _Healed]) -> None:
-        """Bring what was stored to the disk, and look at it there."""
+        """Flush the stored entries, and check them on the disk."""
         stored = [result for result in results.values() if result.stored]
         if not stored:
             return
@@ -253,5 +253,5 @@ class Healer:
             for first, last in wound.ranges:
                 await self._peers.list_for_repair(ledger_id, first, last, result.reason)
         except LedgerError:
-            return  # with the next attempt
+            return  # retried with the next attempt
         wound.is_listed = True

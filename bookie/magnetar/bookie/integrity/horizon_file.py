@@ -1,6 +1,6 @@
-"""The loss horizon on disk: `integrity-horizon` in every ledger directory.
+"""The loss horizon on disk: the file `integrity-horizon` in every ledger directory.
 
-It stays for the rest of the bookie's life. Layout: docs/formats/integrity.md. Blocks.
+It stays for the rest of the bookie's life. Layout: docs/formats/integrity.md. Calls block.
 """
 
 import posixpath
@@ -25,10 +25,10 @@ class _Record(BaseModel):
 
 
 def write_horizon(disk: Disk, directories: Sequence[str], horizon: LossHorizon) -> None:
-    """Durable on return.
+    """Write the horizon to all directories; durable on return.
 
     Raises:
-        OSError: as the disk.
+        OSError: the disk failed.
     """
     record = _Record(ledger_id=horizon.ledger_id, open_ledgers=sorted(horizon.open_ledgers))
     data = seal(record.model_dump_json().encode())
@@ -37,11 +37,11 @@ def write_horizon(disk: Disk, directories: Sequence[str], horizon: LossHorizon) 
 
 
 def read_horizon(disk: Disk, directories: Sequence[str]) -> LossHorizon:
-    """The one of the last loss, from whichever directory has it.
+    """Read the horizon of the last loss, from whichever directory has it.
 
     Raises:
-        HorizonDamagedError: there is one, and none can be read.
-        OSError: as the disk.
+        HorizonDamagedError: copies exist, and all are damaged.
+        OSError: the disk failed.
     """
     found: list[LossHorizon] = []
     damaged: list[str] = []

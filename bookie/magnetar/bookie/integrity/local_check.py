@@ -1,9 +1,9 @@
-"""Reads what the index says is stored, past all caches, and tells what of it is damaged.
+"""Check of stored entries: reads them by the index, past all caches, and reports their damage.
 
-Lives on a worker of its own; the index may be read from any thread. No file is open between two
-steps: garbage collection may remove a log, and a file that is open keeps its room on the disk. Only
-what counts is judged: of a run that newer entries overlaid in part, damage in that part harms
-nobody and is not told.
+Runs on a worker of its own; the index may be read from any thread. No file stays open between two
+steps: garbage collection may remove a log, and an open file keeps its disk space. Only data that
+counts is judged: where newer entries overlaid a part of a run, damage in that part is harmless and
+not reported.
 """
 
 import errno
@@ -24,33 +24,33 @@ from magnetar.ledger.ports import Disk
 _OPEN_FILES_MAX = 8
 
 _TRANSIENT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
-"""Errors that say something about this process, and nothing about the file."""
+"""Errors that concern this process, and not the file."""
 
 
 class Checked(NamedTuple):
-    """What a stretch of one ledger's records looks like."""
+    """Result of one step over a ledger's records."""
 
     damages: list[Damage]
     records: int
     bytes: int
     next_entry_id: int
-    """Where to go on in the ledger; -1 at its end."""
+    """Where to continue in the ledger; -1 at its end."""
 
 
 class CheckedLedgers(NamedTuple):
-    """What a stretch of a list of ledgers looks like."""
+    """Result of one step over a list of ledgers."""
 
     damages: list[Damage]
     records: int
     bytes: int
     at: int
-    """Where to go on in the list of ledgers, ..."""
+    """Position in the list of ledgers from which to continue."""
     next_entry_id: int
-    """... and in that ledger."""
+    """Entry from which to continue in that ledger."""
 
 
 class LocalCheck:
-    """The records of one storage's index, and the entries that they stand for."""
+    """Check of one storage's index records and of the entries that they cover."""
 
     def __init__(self, index: LocationIndex, logs_directory: str, disk: Disk) -> None:
         self._index = index
@@ -63,11 +63,11 @@ class LocalCheck:
     ) -> Checked:
         """Check entries `first` to `last`, as far as they are stored: one step of bounded size.
 
-        Damage of the index itself is told as damage, too, if it says whose entries it hides; the
-        step ends behind it.
+        Damage of the index itself counts as damage, too, if it names the entries that it hides; the
+        step ends after it.
 
         Raises:
-            StorageIOError: it cannot be read now, and nobody knows why.
+            StorageIOError: a read fails now, for a reason that is not known to be damage.
         """
         try:
             return self._check(ledger_id, first, last, records_max, bytes_max)
@@ -80,7 +80,7 @@ class LocalCheck:
         try:
             records = self._index.records_from(ledger_id, first, records_max + 1)
         except StorageIOError:
-            # One damaged page must not hide the others: record by record up to it.
+            # One damaged page must not hide the others: go record by record up to it.
             return self._check_one(ledger_id, first, last)
         next_entry_id = records.pop().first if len(records) > records_max else -1
         damages: list[Damage] = []
@@ -125,7 +125,7 @@ class LocalCheck:
         """Check whole ledgers, from entry `first` of the one at `at` on: one step of bounded size.
 
         Raises:
-            StorageIOError: as `check`.
+            StorageIOError: a read fails now, for a reason that is not known to be damage.
         """
         try:
             return self._check_ledgers(ledger_ids, at, first, records_max, bytes_max)
@@ -144,14 +144,14 @@ class LocalCheck:
             damages += step.damages
             records += step.records
             size += step.bytes
-            looked += step.records + 1  # a ledger without entries costs a look, too
+            looked += step.records + 1  # a ledger without entries costs a lookup, too
             if step.next_entry_id >= 0:
                 return CheckedLedgers(damages, records, size, at, step.next_entry_id)
             at, first = at + 1, 0
         return CheckedLedgers(damages, records, size, at, first)
 
     def check_log(self, log_id: int) -> Damage | None:
-        """Check the header and the footer of a log that is finished. They hide no entries."""
+        """Check header and footer of a finished log. Damage to them hides no entries."""
         path = posixpath.join(self._directory, log_name(log_id))
         offset = 0
         try:
@@ -171,7 +171,7 @@ class LocalCheck:
         return None
 
     def total_bytes(self) -> int:
-        """Bytes of all entry logs.
+        """Return the bytes of all entry logs.
 
         Raises:
             OSError: the directory cannot be read.
@@ -193,7 +193,7 @@ class LocalCheck:
         try:
             found = self._read_record(ledger_id, record)
         except StorageLogMissingError as error:
-            # Compaction may have moved the run meanwhile. What the index says now counts.
+            # Compaction may have moved the run meanwhile: use the index as it is now.
             moved = self._index.find(ledger_id, low)
             if moved is not None and moved.location != record.location:
                 return self._check_record(ledger_id, moved, low, min(high, moved.last))
@@ -212,10 +212,10 @@ class LocalCheck:
 
 
 def _damage_of(error: StorageIOError) -> Damage:
-    """What an error tells about the data.
+    """Return the damage that an error reports.
 
     Raises:
-        StorageIOError: nothing.
+        StorageIOError: the error reports no damage, or a transient failure.
     """
     cause = error.__cause__
     if error.damage is None or (isinstance(cause, OSError) and cause.errno in _TRANSIENT):

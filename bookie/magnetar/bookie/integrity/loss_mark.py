@@ -1,8 +1,8 @@
-"""The mark of a bookie that lost data and has not got all of it back.
+"""The mark of a bookie that lost data and has not restored all of it.
 
 A small file in every ledger directory, `integrity-check`, JSON (docs/formats/integrity.md). It is
-written before anything else is done about a loss, and removed when the check has found every ledger
-whole: as long as one of the files is there, the check goes on after every start. Blocks.
+written before any other step after a loss, and removed when the check has found every ledger
+complete. As long as one of the files exists, the check continues after every start. Calls block.
 """
 
 import posixpath
@@ -17,24 +17,25 @@ MARK_NAME = "integrity-check"
 
 
 class LossMark(BaseModel):
-    """What is known of the loss."""
+    """Facts about the loss."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: int = Field(default=1, ge=1, le=1)
     since_ms: int
-    """Wall clock."""
+    """Wall clock time of the loss, in milliseconds."""
     lost: list[str]
     """The directories that were empty."""
     is_noted: bool = True
-    """All ledgers that may be concerned are in limbo. If not, the next start sees to that first."""
+    """Whether all ledgers that may be affected are in limbo. If not, the next start puts them there
+    first."""
 
 
 def write_marks(disk: Disk, directories: Sequence[str], mark: LossMark) -> None:
-    """Durable on return.
+    """Write the mark to all directories; durable on return.
 
     Raises:
-        OSError: as the disk.
+        OSError: the disk failed.
     """
     data = seal(mark.model_dump_json().encode())
     for directory in directories:
@@ -42,15 +43,15 @@ def write_marks(disk: Disk, directories: Sequence[str], mark: LossMark) -> None:
 
 
 def is_check_needed(disk: Disk, directories: Sequence[str]) -> bool:
-    """Whether any of the directories has the mark, readable or not."""
+    """Return whether any of the directories has the mark, readable or not."""
     return any(MARK_NAME in disk.list(directory) for directory in directories)
 
 
 def is_pass_needed(disk: Disk, directories: Sequence[str]) -> bool:
-    """Whether a mark says that the loss is not noted yet, or cannot be read.
+    """Return whether a mark says that the loss is not noted yet, or cannot be read.
 
     Raises:
-        OSError: as the disk.
+        OSError: the disk failed.
     """
     for directory in directories:
         try:
@@ -66,9 +67,10 @@ def is_pass_needed(disk: Disk, directories: Sequence[str]) -> bool:
 
 
 def remove_marks(disk: Disk, directories: Sequence[str]) -> None:
-    """
+    """Remove the marks; durable on return.
+
     Raises:
-        OSError: as the disk; some may be left, and the check is done again.
+        OSError: the disk failed; some marks may be left, and the check is done again.
     """
     for directory in directories:
         try:

@@ -1,17 +1,17 @@
-"""What is done about a loss before the bookie serves: nobody may hear a lie from it.
+"""First step after a loss of data, before the bookie serves, so that it never gives a wrong answer.
 
-The pass goes through the metadata of all ledgers. Of each that names this bookie a record is put
-into the storage, in limbo: entries that the bookie acknowledged may be gone, so it is certain of
-none that it lacks. If the ledger's last fragment names the bookie and the ledger is not open for
-others anyway, it is fenced, too: the fence that a recovery was told of may be among what was lost,
-and an ordinary add that slips in behind it would be acknowledged and lost (defects D14, D16).
+The pass goes through the metadata of all ledgers. For each ledger that names this bookie, it puts a
+state into the storage, in limbo: entries that the bookie acknowledged may be gone, so no missing
+entry is proven absent. The ledger is fenced, too, unless it is open and its last fragment names
+only other bookies. The fence that a recovery relies on may be among the lost data, and an ordinary
+add that slips in behind it would be acknowledged and lost (defects D14, D16).
 
-Of the ledgers that do not name it, those that were open are remembered: they alone may come to this
-bookie with ordinary adds (`requests/past_ledgers.py`).
+Open ledgers whose last fragment does not name the bookie are remembered: of all present ledgers,
+only they may come to this bookie with ordinary adds (`requests/past_ledgers.py`).
 
 A ledger whose metadata cannot be read by this release may name the bookie: it is treated as if it
 did. If the listing, or one read, fails for another reason, the pass fails and the bookie does not
-start. Done again it changes nothing. Source: storage sheet, section 13.
+start. Repeating the pass changes nothing. Source: storage sheet, section 13.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _FLUSH_LEDGERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class LossReport:
-    """What the pass found."""
+    """Result of the pass."""
 
     ledgers: int
     """All ledgers of the cluster."""
@@ -81,20 +81,20 @@ class LossPass:
         self._fenced = 0
 
     async def run(self, lost: Sequence[str]) -> LossReport:
-        """Durable on return.
+        """Run the pass; its results are durable on return.
 
         Args:
             lost: the directories that were found empty.
 
         Raises:
-            LedgerError: the metadata could not be read to the end; the bookie must not start.
-            StorageError, OSError: the records could not be written; the same.
+            LedgerError: the metadata could not be read completely; the bookie must not start.
+            StorageError, OSError: the states could not be written; the bookie must not start.
         """
         mark = LossMark(since_ms=self._clock.wall_ms(), lost=list(lost), is_noted=False)
         await self._worker.run(partial(write_marks, self._disk, self._directories.ledgers, mark))
         await self._worker.run(partial(self._forget_journals, lost))
         unflushed = 0
-        # A server that is behind would not list the newest ledgers of this bookie.
+        # A metadata server that is behind would not list the newest ledgers of this bookie.
         await self._manager.catch_up()
         async for found in self._manager.ledger_ranges():
             ids = found.ledger_ids
@@ -124,10 +124,11 @@ class LossPass:
         return report
 
     def _forget_journals(self, lost: Sequence[str]) -> None:
-        """The last mark of a journal that is gone points nowhere: replay begins with what is new.
+        """Remove the last marks of lost journals, which point nowhere: replay begins with new
+        records.
 
-        Of a journal that is there, the mark stays right: what lies before it and was lost with a
-        ledger directory is what the limbo is for.
+        The mark of an existing journal stays valid: limbo covers the entries before it that were
+        lost with a ledger directory.
         """
         for number, journal in enumerate(self._directories.journals):
             if journal not in lost:
@@ -157,7 +158,7 @@ class LossPass:
             self._open.append(ledger_id)
 
     def _put(self, ledger_id: int, *, fenced: bool, key: bytes = b"") -> None:
-        """`key`: of the ledger, for a state that does not know it any more."""
+        """Put a ledger into limbo. `key`: its master key, used if the state has none."""
         state = self._storage.state(ledger_id) or StoredState(b"", False, -1)
         state = replace(
             state,
@@ -171,10 +172,10 @@ class LossPass:
 
 
 def must_be_fenced(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether an ordinary add of the ledger could do harm here.
+    """Return whether an ordinary add to the ledger could do harm here.
 
-    An open ledger whose last fragment does not name the bookie is left as it is: its writer may
-    choose the bookie again, and was never fenced on it.
+    An open ledger whose last fragment does not name the bookie is not fenced: its writer may choose
+    the bookie again, and was never fenced on it.
     """
     is_open = metadata.state is LedgerState.OPEN
     return not is_open or bookie_id in metadata.last_fragment.bookies

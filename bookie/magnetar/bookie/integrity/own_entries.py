@@ -1,8 +1,8 @@
-"""The entries of a ledger that a bookie must have, by the ledger's metadata. Pure.
+"""The entries of a ledger that a bookie must hold, by the ledger's metadata. Pure.
 
 An entry belongs to the bookies of its write set in the ensemble of its fragment. A closed ledger
-has no entries behind its end; of one that is not closed, what lies before the last fragment is
-certain to be confirmed, and what lies in it may or may not exist.
+has no entries after its end. In an open one, entries before the last fragment are certain to be
+confirmed, and entries in it may or may not exist.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,24 +13,24 @@ from magnetar.ledger.under_replication import ENTRY_ID_MAX, Range
 
 
 def confirmed_end(metadata: LedgerMetadata) -> int:
-    """The last entry that certainly exists as far as the metadata tells; -1 if there is none."""
+    """Return the last entry that certainly exists by the metadata; -1 if there is none."""
     if metadata.state is LedgerState.CLOSED:
         return metadata.last_entry_id
     return metadata.last_fragment.first_entry_id - 1
 
 
 def end_of(metadata: LedgerMetadata) -> int:
-    """The last entry that can exist."""
+    """Return the last entry that can exist."""
     return metadata.last_entry_id if metadata.state is LedgerState.CLOSED else ENTRY_ID_MAX
 
 
 def own_ranges(
     metadata: LedgerMetadata, bookie_id: str, *, first: int = 0, last: int = ENTRY_ID_MAX
 ) -> Iterator[Range]:
-    """The entries from `first` to `last` that belong on the bookie, ascending.
+    """Yield the entries from `first` to `last` that belong on the bookie, as ascending ranges.
 
-    Ranges end where fragments do. Where a write set is smaller than its ensemble there are as many
-    ranges as turns around the ensemble: the caller bounds `last`.
+    Ranges end where fragments do. If a write set is smaller than its ensemble, there is a range per
+    turn around the ensemble: the caller bounds `last`.
     """
     last = min(last, end_of(metadata))
     while first <= last:
@@ -48,19 +48,19 @@ def own_ranges(
 
 
 def peers_of(metadata: LedgerMetadata, entry_id: int, bookie_id: str) -> Sequence[str]:
-    """The other bookies that store the entry."""
+    """Return the other bookies that store the entry."""
     bookies = metadata.ensemble_for(entry_id)
     members = write_set(entry_id, ensemble_size=len(bookies), write_quorum=metadata.write_quorum)
     return [bookies[index] for index in members if bookies[index] != bookie_id]
 
 
 def names_bookie(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether any entry of the ledger may belong on the bookie."""
+    """Return whether any entry of the ledger may belong on the bookie."""
     return any(bookie_id in fragment.bookies for fragment in metadata.ensembles)
 
 
 def without(wanted: Range, held: Iterable[int]) -> Iterator[Range]:
-    """The parts of a range that are not held; `held` are ids, ascending."""
+    """Yield the parts of a range that are not held; `held` are ids, ascending."""
     first, last = wanted
     for entry_id in held:
         if entry_id < first:

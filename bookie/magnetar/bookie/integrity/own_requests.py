@@ -1,7 +1,7 @@
-"""Requests that the bookie makes to itself: entries that it got back are stored as any add is.
+"""Adds of the bookie to itself: restored entries are stored like those of any add.
 
-They take the way of a recovery add: its checks, the storage, the journal, the reply when it is
-durable. There is no socket in between; what differs is who hears the reply.
+They are handled as recovery adds: the same checks, storage and journal, and a reply when they are
+durable. Only the reply goes to this class instead of a socket.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from magnetar.ledger.wire import (
 
 
 class OwnRequests:
-    """A connection of the request handler that ends here. One add at a time."""
+    """A connection to the request handler without a socket. One add at a time."""
 
     def __init__(self, handler: RequestHandler) -> None:
         self.reads_bytes = 0
@@ -59,7 +59,8 @@ class OwnRequests:
             )
 
     async def _offer(self, frame: Frame) -> None:
-        """Until the handler takes it; it refuses by itself what waits too long for room."""
+        """Offer the frame until the handler takes it; the handler refuses adds that wait too
+        long."""
         while True:
             self._may_try_again.clear()
             if self._handler.handle(self, (frame,)) == 1:
@@ -67,10 +68,10 @@ class OwnRequests:
             await self._may_try_again.wait()
 
     def close(self) -> None:
-        """No reply will come any more. Call it when nobody waits for an add."""
+        """Close the connection: no more replies. Call it when no add is in progress."""
         self._handler.forget(self)
 
-    # For the handler
+    # Connection interface, for the handler
 
     def send(self, data: bytes) -> None:
         for frame in self._decoder.feed(data):

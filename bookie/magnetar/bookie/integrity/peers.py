@@ -1,12 +1,12 @@
-"""The other bookies and the metadata, as this bookie needs them to get its own entries back.
+"""The other bookies and the metadata, as sources from which this bookie restores its own entries.
 
-One ledger client, made at the first need: a bookie that never loses anything has none.
+There is one ledger client, started on first use: a bookie that never loses anything has none.
 
-Copies of entries are packets as they are stored there, checked end to end. A packet is taken only
-if its digest is right (type and password are in the ledger's metadata), if
-it is the entry that was asked for, and if what it says of the ledger can be: its LAC lies below it,
-and the length fits its payload and the end of a closed ledger. Copies of one entry need not be
-equal byte for byte, since recovery seals anew: any good one will do.
+Copies of entries are packets as they are stored there, checked end to end. A packet is accepted
+only if its digest is right (type and password are in the ledger's metadata) and it is the requested
+entry. Its facts about the ledger must be possible, too: its LAC is below its entry id, and its
+length fits its payload and the end of a closed ledger. Copies of one entry need not be equal byte
+for byte, since recovery seals entries again: any good one will do.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from magnetar.ledger.wire import Op, encode_read_body
 
 _ROOT = "/ledgers"
 OnBadReplica = Callable[[int, int, str, DigestMismatchError], None]
-"""Ledger id, entry id, bookie id, what was wrong with its copy."""
+"""Called with ledger id, entry id, bookie id, and the error of a bad copy."""
 
 
 class Peers:
-    """Everybody but this bookie."""
+    """Access to the other bookies and to the metadata."""
 
     def __init__(
         self,
@@ -56,15 +56,16 @@ class Peers:
         self._starting = asyncio.Lock()
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """
+        """Read the metadata of a ledger.
+
         Raises:
             NoSuchLedgerError: the ledger was deleted.
-            LedgerError: its metadata cannot be had now.
+            LedgerError: its metadata cannot be read now.
         """
         return (await (await self._started()).manager.read(ledger_id)).metadata
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Close a ledger that nobody may write any more; returns its final metadata.
+        """Close a ledger that no writer may continue; return its final metadata.
 
         Raises:
             LedgerError: as `LedgerClient.open_and_recover`.
@@ -72,13 +73,13 @@ class Peers:
         return (await (await self._started()).open_and_recover(ledger_id)).metadata
 
     async def fetch(self, metadata: LedgerMetadata, first: int, last: int) -> list[bytes]:
-        """See `ReplicaSource.fetch`."""
+        """Fetch good packets; `ReplicaSource.fetch` has the details."""
         await self._started()
         assert self._source is not None
         return await self._source.fetch(metadata, first, last)
 
     async def list_for_repair(self, ledger_id: int, first: int, last: int, reason: str) -> None:
-        """Tell those who copy entries that this bookie has no good copy of these.
+        """List these entries for repair: this bookie has no good copy of them.
 
         Raises:
             LedgerError: the client cannot be started now.
@@ -119,7 +120,7 @@ def _noting(client: LedgerClient) -> Callable[[int, int, str, DigestMismatchErro
 
 
 class ReplicaSource:
-    """Reads from everybody but this bookie. One read is one request at a time, of bounded size."""
+    """Reads from all bookies but this one. A read is one request at a time, of bounded size."""
 
     def __init__(
         self,
@@ -130,9 +131,10 @@ class ReplicaSource:
         bytes_max: int,
         on_bad_replica: OnBadReplica,
     ) -> None:
-        """
+        """Set up the source.
+
         Args:
-            bytes_max: of the packets of one read. One packet that is larger is taken all the same.
+            bytes_max: bytes of packets in one read. A larger single packet is accepted, too.
         """
         self._bookie_id = bookie_id
         self._channels = channels
@@ -141,8 +143,9 @@ class ReplicaSource:
         self._on_bad_replica = on_bad_replica
 
     async def fetch(self, metadata: LedgerMetadata, first: int, last: int) -> list[bytes]:
-        """Good packets of the entries `first`, `first + 1`, ...: at least one, at most up to
-        `last`, to the end of the fragment, or to the bound.
+        """Fetch good packets of the entries `first`, `first + 1`, ...: at least one.
+
+        Ends at `last`, at the end of the fragment, or at the size limit.
 
         Raises:
             BeyondEndError: the ledger is closed, and ends before `first`.
@@ -172,13 +175,15 @@ class ReplicaSource:
         raise ReplicasUnavailableError(text)
 
     def _in_order(self, bookies: Sequence[str]) -> Sequence[str]:
-        """The bookies, those not registered last: they may be back by then, and cost nothing."""
+        """Sort the bookies, unregistered ones last: they may be back by then, and trying them costs
+        nothing."""
         return sorted(bookies, key=lambda each: self._registry.resolve(each) is None)
 
     async def _fetch_from(
         self, bookie_id: str, metadata: LedgerMetadata, codec: PacketCodec, first: int, last: int
     ) -> list[bytes]:
-        """
+        """Fetch packets from one bookie.
+
         Raises:
             LedgerError: one of `READ_ERRORS`.
         """
@@ -210,9 +215,10 @@ class ReplicaSource:
 def check_packet(
     packet: bytes, entry_id: int, metadata: LedgerMetadata, codec: PacketCodec
 ) -> None:
-    """
+    """Check that a packet is a possible copy of an entry.
+
     Raises:
-        DigestMismatchError: this is no copy of the entry.
+        DigestMismatchError: it is not.
     """
     entry = codec.open_packet(packet, entry_id)
     is_closed = metadata.state is LedgerState.CLOSED

@@ -1,4 +1,4 @@
-"""Getting entries back: fetched from another bookie, stored here as an add is."""
+"""Restoring of entries: fetched from another bookie, and stored here like those of an add."""
 
 from dataclasses import dataclass, field
 
@@ -13,21 +13,21 @@ from magnetar.ledger.under_replication import ENTRY_ID_MAX, Range
 
 @dataclass(slots=True)
 class Restored:
-    """What became of a stretch of entries."""
+    """Result for a range of entries."""
 
     stored: list[Range] = field(default_factory=list)
     entries: int = 0
     bytes: int = 0
     missing: list[Range] = field(default_factory=list)
-    """What could not be had just now."""
+    """Entries that could not be fetched or stored just now."""
     lost: list[Range] = field(default_factory=list)
     """Confirmed entries that no other bookie has."""
     is_interrupted: bool = False
-    """The other bookies, or this one, are in trouble: going on now would be in vain."""
+    """Whether the other bookies, or this one, are in trouble: continuing now would be in vain."""
     has_ended: bool = False
-    """The range had no end, and the ledger has no more entries."""
+    """Whether the range had no end, and the ledger has no more entries."""
     reason: str = ""
-    """Why something is missing or lost: the first error."""
+    """The first error that made an entry missing or lost."""
 
     def _note(self, error: IntegrityError) -> None:
         self.reason = self.reason or str(error)
@@ -36,10 +36,10 @@ class Restored:
 async def restore(
     metadata: LedgerMetadata, wanted: Range, peers: Peers, requests: OwnRequests
 ) -> Restored:
-    """Fetch and store the entries of a range that belongs on this bookie. Never raises for one.
+    """Fetch and store the entries of a range that belongs on this bookie. Errors are in the result.
 
-    An entry in the last fragment of a ledger that is not closed need not exist anywhere else: it
-    is missing, and not lost. A range without an end ends at the first of those.
+    An entry in the last fragment of an open ledger need not exist anywhere else: it counts as
+    missing, not as lost. A range without an end ends at the first such entry.
     """
     result = Restored()
     key = master_key(metadata.password)

@@ -1,7 +1,7 @@
-"""How far a scrubber has come, as a small file. Pure.
+"""The saved position of a scrubber, as a small file. Pure.
 
-`scrub-position` in a ledger directory, JSON: see docs/formats/integrity.md. It is a hint: one that
-cannot be read begins a new pass, which is harmless.
+`scrub-position` in a ledger directory, JSON: see docs/formats/integrity.md. It is a hint: an
+unreadable one begins a new pass, which is harmless.
 """
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,26 +12,26 @@ POSITION_NAME = "scrub-position"
 
 
 class ScrubPosition(BaseModel):
-    """Everything before this was read in the present pass."""
+    """The position of a pass: everything before it was read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: int = Field(default=1, ge=1, le=1)
     pass_started_ms: int = Field(ge=0)
-    """Wall clock."""
+    """Wall clock time, in milliseconds."""
     ledger_id: int = Field(default=0, ge=0)
     entry_id: int = Field(default=0, ge=0)
-    """Where to go on: in this ledger, at this entry."""
+    """Ledger and entry from which to continue."""
     bytes_done: int = Field(default=0, ge=0)
     is_done: bool = False
-    """The pass came to its end; the next one begins when it is due."""
+    """Whether the pass is complete; the next one begins when it is due."""
 
     def encode(self) -> bytes:
         return seal(self.model_dump_json().encode())
 
 
 def decode_position(data: bytes) -> ScrubPosition | None:
-    """The position; None if it cannot be read."""
+    """Decode a position; None if it cannot be read."""
     text = open_sealed(data)
     if text is None:
         return None
@@ -42,9 +42,9 @@ def decode_position(data: bytes) -> ScrubPosition | None:
 
 
 def due_in_s(position: ScrubPosition, *, total_bytes: int, now_ms: int, period_s: float) -> float:
-    """How long to wait before the next step, so that a pass is spread evenly over the period.
+    """Return the seconds until the next step; they spread a pass evenly over the period.
 
-    Zero or less when the pass is behind: after a time without power, say.
+    Zero or less when the pass is behind, for instance after a power failure.
     """
     share = 1.0 if position.is_done else min(1.0, position.bytes_done / max(1, total_bytes))
     elapsed_s = (now_ms - position.pass_started_ms) / 1000

@@ -1,10 +1,10 @@
-"""Reads everything that is stored in one ledger directory again and again, and reports damage.
+"""The scrubber: reads everything stored in one ledger directory periodically, and reports damage.
 
-A pass goes through all ledgers and their index records in order, reads what they stand for past all
-caches, and compares every checksum; at its begin the headers and footers of the entry logs. A pass
-takes the period that is set: after each small step the scrubber sleeps until that step's share of
-the period is over, or, if it is behind, as long as its bound of bytes per second asks for. Its
-position survives a restart. What it finds goes to the log, the metrics and the healer.
+A pass goes through all ledgers and their index records in order, reads their entries past all
+caches, and compares every checksum; it begins with the headers and footers of the entry logs. A
+pass takes the configured period. After each small step, the scrubber sleeps until that step's share
+of the period is over; if it is behind, it sleeps as long as its limit of bytes per second demands.
+Its position survives a restart. Damage goes to the log, the metrics and the healer.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ _STEP_RECORDS_MAX = 64
 _DAY_S = 86_400.0
 _STEP_BYTES_MAX = 1 << 20
 _SLEEP_S_MAX = 3600.0
-"""Then it looks again: there may be more data by then."""
+"""Longest sleep, in seconds, before the scrubber checks again for new data."""
 _PASS_S_MIN = 1.0
-"""Between the begins of two passes, however short the period is."""
+"""Minimum seconds between the starts of two passes, however short the period is."""
 _SAVE_INTERVAL_S = 60.0
 _SIZE_INTERVAL_S = 600.0
-"""How often the size of all logs is looked at."""
+"""Seconds between two measurements of the size of all logs."""
 _RETRY_S = 10.0
 _FAILURES_MAX = 3
-"""Of one ledger that cannot be read; the pass then goes on behind it."""
+"""Read failures of one ledger before a pass skips it."""
 _SORTED_AT_ONCE = 10_000
-"""Ledger ids."""
+"""Ledger ids sorted in one call."""
 
 
 class Scrubber:
-    """One ledger directory's scrubber. Owned by the event loop; reads on `worker`."""
+    """The scrubber of one ledger directory. Owned by the event loop; reads on `worker`."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class Scrubber:
 
     @property
     def pass_share(self) -> float:
-        """Part of the present pass that is done."""
+        """Share of the present pass that is done, 0 to 1."""
         if self._position.is_done:
             return 1.0
         return min(1.0, self._position.bytes_done / max(1, self._total_bytes))
 
     async def run(self) -> None:
-        """Scrub, for ever."""
+        """Run passes, for ever."""
         self._position = await self._load()
         try:
             while True:
@@ -99,7 +99,7 @@ class Scrubber:
             pass  # the bookie stops
 
     async def save(self) -> None:
-        """Keep the position for the next start. A failure costs a part of a pass."""
+        """Save the position for the next start. A failure costs a part of a pass."""
         data = self._position.encode()
         try:
             await self._worker.run(partial(self._disk.replace_file, self._path, data))
@@ -176,8 +176,11 @@ class Scrubber:
             await asyncio.sleep(min(delay_s, _SLEEP_S_MAX))
 
     def _rebase(self) -> None:
-        """If the wall clock was set back, the pass began now: else it would be due by the year from
-        which the clock came, and nothing was scrubbed until then."""
+        """If the wall clock was set back, let the pass begin now.
+
+        Otherwise it would be due at the former clock's time, and nothing would be scrubbed until
+        then.
+        """
         now_ms = self._clock.wall_ms()
         if self._position.pass_started_ms > now_ms:
             self._position = self._position.model_copy(update={"pass_started_ms": now_ms})
@@ -207,14 +210,14 @@ class Scrubber:
         try:
             logs = await self._finished_logs()
         except StorageIOError as error:
-            # Perhaps for want of file descriptors: what stops a bookie is for others to decide.
+            # Perhaps too many files are open: whether the bookie must end is decided elsewhere.
             self._metrics.scrub_errors += 1
             _log.error("scrub_failed", path=self._path, error=str(error))
             return
         for log_id in logs:
             damage = await self._worker.run(partial(self._check.check_log, log_id))
             if damage is not None:
-                # No entry is hidden by it, and there is nothing to heal: garbage collection scans
+                # The damage hides no entry, and there is nothing to heal: garbage collection scans
                 # the log instead, and a tool can write the footer anew.
                 self._metrics.scrub_damages += 1
                 _log.error("entry_log_end_damaged", **damage._asdict())
@@ -238,11 +241,11 @@ class Scrubber:
 
 
 def in_order(ids: Sequence[int]) -> "array[int]":
-    """The ids, ascending, without holding up anybody for long.
+    """Return the ids, ascending, without blocking other threads for long.
 
-    To sort a list is one call that lets no other thread run. Ids come almost in order, since they
-    are given in ascending order; so parts are sorted one by one, and the whole only if that was not
-    enough.
+    Sorting a list is one call during which no other thread runs. The ids are almost in order, since
+    they are assigned in ascending order. So parts are sorted one by one, and the whole only if that
+    was not enough.
     """
     ordered = array("q")
     for start in range(0, len(ids), _SORTED_AT_ONCE):

@@ -1,6 +1,6 @@
-"""Small JSON files that notice when a byte of them was changed: the text, and its CRC32C. Pure.
+"""Small files of JSON with a checksum that detects a changed byte. Pure.
 
-`text`, a line feed, the CRC of `text` as 8 hex digits, a line feed.
+Content: the text, a line feed, the CRC32C of the text as 8 hex digits, a line feed.
 """
 
 import google_crc32c
@@ -9,11 +9,11 @@ _SEAL_BYTES = 10
 
 
 def seal(text: bytes) -> bytes:
-    """The bytes of the file."""
+    """Return the content of the file for a text."""
     return b"%s\n%08x\n" % (text, google_crc32c.value(text))
 
 
 def open_sealed(data: bytes) -> bytes | None:
-    """The text; None if the file is damaged."""
+    """Return the text; None if the file is damaged."""
     text = data[:-_SEAL_BYTES]
     return text if data == seal(text) else None

@@ -21,10 +21,10 @@ _CHECK_BYTES_MAX = 4 << 20
 
 
 class IntegrityService:
-    """A `BackgroundService`."""
+    """The `BackgroundService` of all integrity checks."""
 
     def __init__(self, parts: BookieParts, found: Sequence[Damage] = ()) -> None:
-        """`found` is damage that the start came upon."""
+        """`found` is the damage that the check at the start found."""
         self._parts = parts
         self._found = found
         settings = parts.settings
@@ -131,13 +131,13 @@ class IntegrityService:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._parts.on_fatal(error)  # a bug: nobody would notice that this has stopped
+            self._parts.on_fatal(error)  # a bug: otherwise the stop would go unnoticed
 
     def _before_export(self) -> None:
         self._metrics.scrub_pass_share = min(each.pass_share for each in self._scrubbers)
 
     async def _check_range(self, ledger_id: int, first: int, last: int) -> list[Damage]:
-        """What is damaged there on the disk now. Raises StorageError."""
+        """Return the present damage on the disk in a range of entries. Raises StorageError."""
         worker = self._worker
         assert worker is not None
         damages: list[Damage] = []
@@ -162,4 +162,4 @@ class IntegrityService:
 
 
 def _ignore(damage: Damage) -> None:
-    """Nobody heals any more."""
+    """Ignore damage: the healer has stopped."""

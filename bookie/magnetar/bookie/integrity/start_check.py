@@ -1,6 +1,6 @@
-"""The local consistency check of a start: everything that is stored is read before it is served.
+"""The local consistency check at a start: all stored data is read before it is served.
 
-An option, since it reads the whole disk. What it finds does not keep the bookie from starting: the
+It is optional, since it reads the whole disk. Damage does not keep the bookie from starting:
 damaged entries are I/O errors, as for any read, and go to the healer.
 """
 
@@ -20,16 +20,16 @@ _log = structlog.get_logger(__name__)
 _STEP_RECORDS_MAX = 1024
 _STEP_BYTES_MAX = 16 << 20
 _DAMAGES_MAX = 100_000
-"""More are not remembered; the scrubber comes upon them again."""
+"""Maximum number of damages that are kept; the scrubber finds the others again."""
 
 
 async def check_everything(
     shards: Sequence[EntryStorage], disk: Disk, make_worker: Callable[[str], Worker]
 ) -> list[Damage]:
-    """Read all that the indexes of open storages know; returns what is damaged.
+    """Read everything that the indexes of open storages list; return the damage.
 
     Raises:
-        StorageIOError: an index, or a file, cannot be read at all: this is no bookie to start.
+        StorageIOError: an index, or a file, cannot be read at all: the bookie must not start.
     """
     damages: list[Damage] = []
     records = size = 0

@@ -1,1 +1,1 @@
-"""The journal: what makes an add durable, its replay, and the checkpoints that shorten it."""
+"""The journal: it makes adds durable. Its replay, and the checkpoints that shorten it."""

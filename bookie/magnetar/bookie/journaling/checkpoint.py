@@ -1,37 +1,37 @@
-"""Checkpoints: when the journals may forget.
+"""Checkpoints: they decide which journal files can be deleted.
 
 One checkpoint: (1) capture the marks of all journals; (2) flush the storage completely, all shards
 and their ledger states; (3) persist the captured marks; (4) delete the journal files before them,
 or keep them as spares.
 
-Why nothing is lost. A journal's mark moves only when a sync has covered what is before it. The
+Why nothing is lost. A journal's mark moves only when a sync has covered everything before it. The
 effect of every record was put into the storage's memory before the record was handed to its journal
-(rule 2.1). So for every journal, all that its captured mark covers was in the memory of the storage
-before step 1 ended. It does not matter that the marks of several journals are not taken at one
-instant of their threads: each of them stands for itself, since a ledger has all its records in one
-journal. The flush of step 2 begins after step 1 (rule 8.1) and returns when *every* shard has ended
-a flush that began after step 1 (rule 8.2); it makes at least all of that durable. So when step 3
-writes the marks, nothing before them is needed from the journals. A crash before step 3, or in the
-middle of it, replays a superset, and replay is idempotent.
+(rule 2.1). So for every journal, everything that its captured mark covers was in the memory of the
+storage before step 1 ended. The marks of several journals need not be taken at one instant of their
+threads: each mark counts alone, since a ledger has all its records in one journal. The flush of
+step 2 begins after step 1 (rule 8.1) and returns when *every* shard has ended a flush that began
+after step 1 (rule 8.2); it makes at least all of that durable. So when step 3 writes the marks,
+nothing before them is needed from the journals. A crash before or during step 3 makes the next
+start replay a superset, and replay is idempotent.
 
-What does not move a mark: a flush of one shard whose buffer is full (`ShardedStorage` does that by
-itself; defect B5); a flush that failed (rule 8.6: the data stays readable in memory and goes with
-the next flush); a checkpoint that ends after a later one (rule 8.5, defect B6: `LastMarks` only
-goes forward, each mark by itself). Vectors are compared journal by journal: if neither of two
-covers the other, the work of both is needed, and each moves the marks in which it is ahead (rule
-8.3, defect B7). So checkpoints may overlap; they do not in fact, but for the last one at a stop.
+Three things move no mark: a flush of one shard whose buffer is full (`ShardedStorage` does that by
+itself; defect B5); a flush that failed (rule 8.6: the data stays readable in memory and joins the
+next flush); a checkpoint that ends after a later one (rule 8.5, defect B6: `LastMarks` only moves
+forward, each mark by itself). Vectors are compared journal by journal: if neither of two covers the
+other, the work of both is needed, and each moves the marks in which it is ahead (rule 8.3, defect
+B7). So checkpoints may overlap, though in fact only the last one at a stop does.
 
-A fence or a key moves its journal's mark like an entry does, so a checkpoint that only has ledger
-states to flush is not skipped (rule 8.4, defect B4); skipped is only one with nothing new in any
-journal since the last.
+A fence or a key moves its journal's mark as an entry does, so a checkpoint that has only ledger
+states to flush is not skipped (rule 8.4, defect B4). A checkpoint is skipped only if no journal has
+anything new since the last one.
 
 LACs move in memory alone; between steps 1 and 2 those that moved are put into the storage, a slice
 at a time. Nothing that an earlier mark covers is missed: a LAC that moved before step 1 waits in
-the table's queue until it is put, and step 2 begins when all of them are, whoever put them.
+the table's queue until it is put, and step 2 begins when all of them are, whichever call put them.
 
 Files are deleted by the smallest copy of each mark, so that a start finds its journal whichever
-ledger directory is lost. Checkpoints run every `interval_s` and when the storage asks. They bound
-the journal that a restart replays by about the size of the write cache.
+ledger directory is lost. Checkpoints run every `interval_s` and when the storage requests one. They
+bound the journal that a restart replays by about the size of the write cache.
 """
 
 import asyncio
@@ -85,13 +85,15 @@ class Checkpointer:
         on_bug: Callable[[BaseException], None],
         on_failure: Callable[[BaseException], None] = _nothing,
     ) -> None:
-        """`before_flush` puts what only memory knows, all that changed before the call, into the
-        storage; `after_flush` hears that there is room.
+        """Set up; `start` begins.
 
-        `on_failure` hears of every checkpoint in the background that failed and is tried again.
+        `before_flush` puts state that only memory has, every change from before the call, into the
+        storage; `after_flush` is called when the flush has made room.
 
-        `on_bug` hears of the end of the checkpoints by an error that nobody foresaw: without them
-        the write cache fills, and every add is refused from then on.
+        `on_failure` gets the error of every failed background checkpoint, which is then retried.
+
+        `on_bug` gets an unforeseen error, which ends the checkpoints: without them the write cache
+        fills, and every add is refused from then on.
         """
         self._storage = storage
         self._last_marks = last_marks
@@ -110,7 +112,8 @@ class Checkpointer:
         self._on_bug = on_bug
         self._on_failure = on_failure
         self._marked_s = clock.monotonic_s()
-        """When the marks on disk were captured, and how much had been journalled by then."""
+        """When the marks on disk were captured, in monotonic seconds. `_marked_bytes`: bytes
+        journalled by then."""
         self._marked_bytes = metrics.journal_bytes
         metrics.before_export.append(self._measure)
         self._wanted = asyncio.Event()
@@ -118,13 +121,13 @@ class Checkpointer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin with the background checkpoints."""
+        """Start the background checkpoints."""
         self._storage.on_wants_flush = self._wanted.set
         self._task = asyncio.get_running_loop().create_task(self._run(), name="checkpoints")
         self._task.add_done_callback(self._on_done)
 
     async def close(self) -> None:
-        """Let a checkpoint that is under way end; start no more."""
+        """Let a running checkpoint end; start no more."""
         self._is_closing = True
         self._wanted.set()
         self._storage.hurry()
@@ -132,7 +135,8 @@ class Checkpointer:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def checkpoint(self, *, is_gentle: bool = False) -> None:
-        """One checkpoint, as the module describes it. `is_gentle`: see `LedgerStorage.flush`.
+        """Run one checkpoint; the module docstring lists the steps. `is_gentle`: see
+        `LedgerStorage.flush`.
 
         Raises:
             StorageError: the flush failed; the marks stay.
@@ -153,8 +157,8 @@ class Checkpointer:
         RECORDER.note(CHECKPOINT, took_s)
 
     async def _run(self) -> None:
-        # What a failed flush left in memory is perhaps nothing that the journals have, if they are
-        # full, too: without news it is tried again all the same.
+        # After a failed flush the memory may hold data that no journal has, if the journals are
+        # full, too. So the flush is retried even if no journal has news.
         failures = 0
         while not self._is_closing:
             await self._wait()
@@ -167,7 +171,7 @@ class Checkpointer:
             except (StorageError, OSError) as error:
                 failures += 1
                 self._metrics.checkpoint_failures += 1
-                # A disk may be full for days: failures 1, 2, 4, 8, ... in a row are told.
+                # A disk may be full for days: only failures 1, 2, 4, 8, ... in a row are logged.
                 if failures & (failures - 1) == 0:
                     _log.error(
                         "checkpoint_failed",
@@ -176,7 +180,8 @@ class Checkpointer:
                         retry_s=self._retry_s,
                     )
                 self._on_failure(error)
-                # Not sooner, whoever asks: a disk that is full now will be so in a millisecond.
+                # Never sooner, even on request: a disk that is full now will be full in a
+                # millisecond, too.
                 await self._wait_closing(self._retry_s)
                 self._wanted.set()
             else:
@@ -219,7 +224,7 @@ class Checkpointer:
         return not covers(self._last_marks.marks, self._journal_marks())
 
     def _persist(self, marks: Marks) -> None:
-        """On the worker."""
+        """Persist the marks, then delete or spare the old files. Runs on the worker."""
         if not self._last_marks.advance(marks):
             return
         safe_marks = self._last_marks.safe_marks
@@ -227,14 +232,14 @@ class Checkpointer:
             self._forget(directory, mark.file_id)
 
     def _forget(self, directory: str, first_needed: int) -> None:
-        """Delete the files with smaller ids, or keep them as spares."""
+        """Delete the files with ids below `first_needed`, or keep them as spares."""
         names = self._disk.list(directory)
         old = [file_id for file_id in file_ids(names) if file_id < first_needed]
         spares = len(spare_names(names))
         for file_id in old[: max(0, len(old) - self._journal_backups)]:
             path = posixpath.join(directory, file_name(file_id))
             if spares < self._journal_spares:
-                # Its blocks are allocated and written: the cheapest file to write to there is.
+                # Its blocks are allocated and written: no file is cheaper to write to.
                 self._disk.rename(path, posixpath.join(directory, spare_name(file_id)))
                 spares += 1
             else:

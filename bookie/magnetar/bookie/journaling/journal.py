@@ -1,8 +1,8 @@
 """Group commit: batches of records from the event loop, one append and one sync per group.
 
-The event loop hands over one batch per network read; the journal thread takes whatever waits when
-the disk becomes free (`GroupQueue`), commits it as one group, and hands all its batches back in
-one call. A batch is never split over two groups.
+The event loop hands over one batch per network read. Whenever the disk is free, the journal thread
+takes the waiting batches (`GroupQueue`), commits them as one group, and hands them all back in one
+call. A batch is never split over two groups.
 
 Invariants:
 
@@ -15,30 +15,30 @@ Invariants:
   was in the failed group, and replay would drop it as the entry of a deleted ledger.
 - After a `JournalFailedError` nothing is committed or answered any more.
 
-The thread is the only thing that touches the files. It shares a queue of waiting batches with the
-loop: one wake-up per batch that finds it idle, none while it is busy. What it measures travels back
-with its report, since the metrics belong to the loop.
+Only the thread touches the files. It shares a queue of waiting batches with the loop: one wake-up
+per batch if the thread is idle, none while it is busy. Its measurements travel back with its
+report, since the metrics belong to the loop.
 
-Which of the batches that wait are synced together: a group is taken when the disk has become free,
-so whatever was handed over during the sync before it shares the next one. Groups grow by themselves
-with the latency of the disk and with the load (adaptive grouping). It is closed for one of these
-reasons:
+Which waiting batches are synced together: a group is taken when the disk becomes free, so all
+batches handed over during one sync share the next one. Groups grow by themselves with the latency
+of the disk and with the load (adaptive grouping). A group is closed for one of these reasons:
 
-    idle     nothing more waits, and groups are not told to wait
+    idle     no batch waits, and groups are not configured to wait
     wait     the oldest batch has waited as long as it may
-    bytes    one more batch would make it too large
-    entries  the same in entries
+    bytes    the group has its full size, or one more batch would exceed it
+    entries  the group has its full number of entries, or one more batch would exceed it
     close    the journal ends
 
 The time that a batch may wait counts from its hand-over, not from the moment when the thread gets
-to it. So after a slow sync the batches behind it are over the limit already: they are all taken, as
+to it. So after a slow sync the waiting batches are over the limit already: they are all taken, as
 far as the group's size allows, before the group is closed. Closing it with the first of them would
-make a row of tiny groups of exactly those that waited longest.
+make many tiny groups of exactly the batches that waited longest.
 
-A ledger's journal is chosen by its id, so that all its records of one process lie in one journal,
-in the order in which they were handed over (rule 2.3). Their number may grow between two processes
-(`replay.py` says why). Each journal has a thread, files and a mark of its own; a full disk under
-one of them refuses only the ledgers it serves, a failed sync under one of them ends the bookie.
+A ledger's journal is chosen by the ledger id, so that all its records of one process are in one
+journal, in the order in which they were handed over (rule 2.3). The number of journals may grow
+between two processes (`replay.py` says why that is safe). Each journal has a thread, files and a
+mark of its own. A full disk under one of them refuses only the ledgers it serves; a failed sync
+under one of them ends the bookie.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ _SLOW_COMMIT_S = THRESHOLDS_S[COMMIT]
 
 
 class JournalBatch(Generic[T]):
-    """Records that are committed together, and what the owner wants back then."""
+    """Records that are committed together, and a context that the owner gets back then."""
 
     __slots__ = ("context", "entries", "epoch", "queued_s", "records", "size_bytes")
 
@@ -73,7 +73,7 @@ class JournalBatch(Generic[T]):
         self.entries = 0
         self.epoch = 0
         self.queued_s = 0.0
-        """When it was handed over, on the monotonic clock."""
+        """When the batch was handed over, in seconds of the monotonic clock."""
 
     def add(self, record: NewRecord, entries: int = 0) -> None:
         self.records.append(record)
@@ -82,7 +82,7 @@ class JournalBatch(Generic[T]):
 
 
 class CloseReason(StrEnum):
-    """Why a group takes no more batches. See the module."""
+    """Why a group takes no more batches; the module docstring explains each reason."""
 
     IDLE = "idle"
     WAIT = "wait"
@@ -92,41 +92,42 @@ class CloseReason(StrEnum):
 
 
 class Taken(NamedTuple, Generic[T]):
-    """A group to be committed; no batches: the journal ends."""
+    """A group to commit; without batches, the journal ends."""
 
     batches: list[JournalBatch[T]]
     reason: CloseReason
 
 
 class GroupQueue(Generic[T]):
-    """Batches that wait, and the rules by which they become groups."""
+    """The waiting batches, and the rules by which they become groups."""
 
     def __init__(
         self, clock: Clock, *, wait_s_max: float, bytes_max: int, entries_max: int
     ) -> None:
-        """A batch that is larger than a group may be makes a group of its own."""
+        """Sizes limit a group; a batch that is larger makes a group of its own."""
         self._clock = clock
         self._wait_s_max = wait_s_max
         self._bytes_max = bytes_max
         self._entries_max = entries_max
         self._waiting: queue.SimpleQueue[JournalBatch[T] | None] = queue.SimpleQueue()
         self._left_over: JournalBatch[T] | None = None
-        """Taken from the queue, but not into the last group. The thread's own."""
+        """A batch taken from the queue that did not fit into the last group. Used by the thread
+        alone."""
         self._is_closing = False
 
     def put(self, batch: JournalBatch[T]) -> None:
-        """On the event loop."""
+        """Add a batch. Called on the event loop."""
         assert not self._is_closing, "append to a closed journal"
         batch.queued_s = self._clock.monotonic_s()
         self._waiting.put(batch)
 
     def close(self) -> None:
-        """On the event loop: no more batches; those that wait are still taken."""
+        """Take no more batches; waiting ones are still committed. Called on the event loop."""
         self._is_closing = True
         self._waiting.put(None)
 
     def take(self) -> Taken[T]:
-        """On the thread: wait for a batch, and take as many as make a group."""
+        """Wait for a batch, and take as many as make a group. Called on the thread."""
         first = self._left_over if self._left_over is not None else self._waiting.get()
         self._left_over = None
         if first is None:
@@ -134,7 +135,7 @@ class GroupQueue(Generic[T]):
         until_s = first.queued_s + self._wait_s_max
         group, size, entries = [first], first.size_bytes, first.entries
         while True:
-            # Full by itself: no need to look whether another one waits.
+            # The group is full already: no need to look for another batch.
             if size >= self._bytes_max:
                 return Taken(group, CloseReason.BYTES)
             if entries >= self._entries_max:
@@ -151,12 +152,12 @@ class GroupQueue(Generic[T]):
             group.append(batch)
 
     def _next(self, until_s: float) -> JournalBatch[T] | CloseReason:
-        """The next batch, waiting for it if groups wait; else why there is none."""
+        """Return the next batch, after a wait if groups wait; else the reason why there is none."""
         try:
             if not self._wait_s_max or self._is_closing:
                 batch = self._waiting.get_nowait()
             else:
-                # When the time is up this still takes what waits already.
+                # When the time is up, this still takes a batch that waits already.
                 left_s = until_s - self._clock.monotonic_s()
                 batch = self._waiting.get(timeout=max(0.0, left_s))
         except queue.Empty:
@@ -171,7 +172,7 @@ OnCommitted = Callable[[Sequence[JournalBatch[T]], JournalFullError | None], Non
 
 
 class Journal(Generic[T]):
-    """The loop's side of the journal, and its thread."""
+    """The journal: its event loop side, and its thread."""
 
     def __init__(
         self,
@@ -201,17 +202,17 @@ class Journal(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._epoch = 0
         self._is_full = False
-        """The last group failed because the disk was full."""
+        """Whether the last group failed because the disk was full."""
         self._drained = asyncio.Event()
         self._drained.set()
         self.queued_bytes = 0
-        """Handed over and not yet answered. The loop stops reading when it is too much."""
+        """Bytes handed over and not yet answered. Above its limit, the loop stops reading."""
 
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._thread.start()
 
     def append(self, batch: JournalBatch[T]) -> None:
-        """Hand over a batch; never blocks. The caller bounds what it hands over."""
+        """Hand over a batch; never blocks. The caller limits the bytes handed over."""
         batch.epoch = self._epoch
         self.queued_bytes += batch.size_bytes
         self._metrics.journal_queue_bytes += batch.size_bytes
@@ -223,7 +224,8 @@ class Journal(Generic[T]):
         await self._drained.wait()
 
     def close(self) -> None:
-        """Commit what waits, then end the thread. Blocks; answers arrive on the loop later."""
+        """Commit the waiting batches, then end the thread. Blocks; answers arrive on the loop
+        later."""
         self._waiting.close()
         self._thread.join()
 
@@ -236,7 +238,7 @@ class Journal(Generic[T]):
         if group.error is None:
             self.mark = group.mark
         else:
-            # What is appended from now on knows of the failure.
+            # Batches appended from now on come after the failure is known.
             self._epoch = group.epoch
         self._measure(group, size)
         self._on_committed(group.batches, group.error)
@@ -274,7 +276,7 @@ class Journal(Generic[T]):
         metrics.journal_add_s.observe(self._clock.monotonic_s() - queued_s)
 
     def _failed(self, error: Exception) -> None:
-        self._drained.set()  # nothing more will be answered: who waits would wait for ever
+        self._drained.set()  # no further answers come: waiters would wait for ever
         self._on_failed(error)
 
     # --- journal thread ---
@@ -288,7 +290,7 @@ class Journal(Generic[T]):
                 batches, reason = self._waiting.take()
                 if not batches:
                     break
-                # Epochs only grow, so the batches that must fail with an older one come first.
+                # Epochs only grow, so batches with an older one, which must fail, come first.
                 stale = sum([batch.epoch != epoch for batch in batches])
                 if stale:
                     self._tell_loop(
@@ -310,7 +312,7 @@ class Journal(Generic[T]):
             self._tell_loop(self._failed, failure)
 
     def _commit(self, batches: list[JournalBatch[T]]) -> tuple[LastMark, "_Times"]:
-        """A commit of journal files, step by step with a look at the clock."""
+        """Commit a group in three steps, and take the time of each."""
         now_s, files = self._clock.monotonic_s, self._files
         started_s = now_s()
         has_new_file = files.make_room(sum([batch.size_bytes for batch in batches]))
@@ -324,24 +326,25 @@ class Journal(Generic[T]):
         try:
             self._loop.call_soon_threadsafe(call, argument)
         except RuntimeError:
-            pass  # the loop is closed: nobody is left to tell
+            pass  # the loop is closed, and needs no report
 
 
 class RunningJournal(Protocol[T]):
-    """One journal, as those see it who hand it batches."""
+    """One journal, as its users see it."""
 
     @property
     def mark(self) -> LastMark:
-        """Everything before it was synced and reported."""
+        """The end of the records that were synced and reported."""
         ...
 
     @property
     def queued_bytes(self) -> int:
-        """Handed over and not yet reported."""
+        """Bytes handed over and not yet reported."""
         ...
 
     def append(self, batch: JournalBatch[T]) -> None:
-        """Hand over a batch; never blocks. It is reported once, in the order of the calls."""
+        """Hand over a batch; never blocks. Each batch is reported once, in the order of the
+        calls."""
         ...
 
     async def wait_drained(self) -> None:
@@ -349,12 +352,12 @@ class RunningJournal(Protocol[T]):
         ...
 
     def close(self) -> None:
-        """Commit what waits, then end. Blocks."""
+        """Commit the waiting batches, then end. Blocks."""
         ...
 
 
 class JournalSet(Generic[T]):
-    """All journals, in the order of their directories. At least one."""
+    """All journals, in the order of their directories; at least one."""
 
     def __init__(self, journals: Sequence[RunningJournal[T]]) -> None:
         assert journals
@@ -366,16 +369,16 @@ class JournalSet(Generic[T]):
 
     @property
     def marks(self) -> Marks:
-        """The mark of each journal, each as of now."""
+        """The present mark of each journal."""
         return tuple([journal.mark for journal in self._journals])
 
     @property
     def queued_bytes(self) -> int:
-        """Handed over and not yet reported, by all of them."""
+        """Bytes handed over to all journals and not yet reported."""
         return sum([journal.queued_bytes for journal in self._journals])
 
     def of(self, ledger_id: int) -> RunningJournal[T]:
-        """The journal that takes the records of this ledger."""
+        """Return the journal that takes the records of this ledger."""
         return self._journals[journal_number(ledger_id, len(self._journals))]
 
     async def wait_drained(self) -> None:
@@ -383,18 +386,19 @@ class JournalSet(Generic[T]):
         await asyncio.gather(*[journal.wait_drained() for journal in self._journals])
 
     def close(self) -> None:
-        """Commit what waits, then end the threads. Blocks; reports arrive on the loop later."""
+        """Commit the waiting batches, then end the threads. Blocks; reports reach the loop
+        later."""
         for journal in self._journals:
             journal.close()
 
 
 def journal_number(ledger_id: int, journals: int) -> int:
-    """The number of the journal that a ledger has, of so many."""
+    """Return the number of a ledger's journal, out of `journals`."""
     return ledger_id % journals
 
 
 class _Times(NamedTuple):
-    """When the steps of a commit ended, on the monotonic clock."""
+    """When the steps of a commit ended, in seconds of the monotonic clock."""
 
     started_s: float
     begun_s: float
@@ -404,7 +408,7 @@ class _Times(NamedTuple):
 
 
 class _Group(NamedTuple, Generic[T]):
-    """What the thread reports: these batches are synced, or failed for want of room."""
+    """A report of the thread: these batches are synced, or failed because the disk is full."""
 
     batches: list[JournalBatch[T]]
     mark: LastMark
@@ -412,4 +416,4 @@ class _Group(NamedTuple, Generic[T]):
     epoch: int
     reason: CloseReason
     times: _Times | None
-    """Of a group that was synced."""
+    """Times of a group that was synced; None after a failure."""

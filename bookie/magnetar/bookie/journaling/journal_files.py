@@ -7,7 +7,7 @@ Failures, by rule 3.6 of the storage sheet and its exception for a full disk:
 - No space while a group is appended: nothing of the group was synced, so nothing of it counts. The
   file is given up at its last synced length, which the next file's header records; the next group
   begins a new file, once there is room.
-- Any other error of a write, and every error of a sync, is final. A sync is never tried again: the
+- Any other error of a write, and every error of a sync, is final. A sync is never retried: the
   kernel may have dropped the pages.
 
 A new file is begun in this order: header and blocks, sync, name in the directory, sync of the
@@ -51,13 +51,13 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # other way round (measured: docs of the platform; the break-even lies between 0.5 and 4 KB).
 _JOIN_BELOW_BYTES = 1024
 
-# After the disk was full, room for this much beside the group itself must be free again before a
-# new file is tried, so that a nearly full disk does not see a file made and removed per group.
+# After the disk was full, this many bytes beside the group itself must be free before a new file is
+# tried. Otherwise a nearly full disk would create and remove a file per group.
 _ROOM_BYTES_MIN = 1 << 20
 
 
 class JournalFiles:
-    """The files of one journal, as their writer sees them. The first is made when it is needed."""
+    """The files of one journal, for its writer. The first file is created when it is needed."""
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class JournalFiles:
         file_bytes_max: int,
         preallocate_bytes: int,
     ) -> None:
-        """`last_mark` is the end of what replay found; `first_file_id` is for an empty journal."""
+        """`last_mark` is the end that replay found; `first_file_id` is used for an empty
+        journal."""
         self._disk = disk
         self._directory = directory
         self._owner = owner
@@ -80,7 +81,7 @@ class JournalFiles:
         self._first_file_id = first_file_id
         self._newest = NewestRecord(disk, directory)
         self._is_named = False
-        """The record names the open file as the newest."""
+        """Whether the newest-file record names the open file."""
         self._file_bytes_max = file_bytes_max
         self._preallocate_bytes = preallocate_bytes
         self._allocated = 0
@@ -91,9 +92,9 @@ class JournalFiles:
         """Called between append and sync; a seam for tests of crashes."""
 
     def commit(self, records: Sequence[NewRecord]) -> LastMark:
-        """Append the records as one group and sync; returns the mark behind them.
+        """Append the records as one group and sync; return the mark at their end.
 
-        The same as `make_room`, `append` and `sync`, one after the other.
+        Does the work of `make_room`, `append` and `sync`, one after the other.
 
         Raises:
             JournalFullError: no room; nothing of the group counts, a later call may succeed.
@@ -104,11 +105,14 @@ class JournalFiles:
         return self.sync()
 
     def make_room(self, size: int) -> bool:
-        """Have a file open for a group of that size; whether one was begun for it.
+        """Have a file open for a group of `size` bytes; return whether one was begun for it.
 
-        A file that could not be named for want of room stays open, and is named the next time.
+        A file that could not be named because the disk is full stays open, and is named the next
+        time.
 
-        Raises: as `commit`.
+        Raises:
+            JournalFullError: no room; a later call may succeed.
+            JournalFailedError: final.
         """
         try:
             return self._have_file(size)
@@ -116,9 +120,11 @@ class JournalFiles:
             raise self._refusal(error) from error
 
     def append(self, records: Sequence[NewRecord]) -> None:
-        """Append the records as one group, for which there is room.
+        """Append the records as one group; `make_room` was called for it.
 
-        Raises: as `commit`.
+        Raises:
+            JournalFullError: no room; nothing of the group counts, a later call may succeed.
+            JournalFailedError: final.
         """
         assert self._file is not None, "make_room() comes first"
         buffers: list[bytes] = encode_group(records, file_id=self._file_id, start=self._length)
@@ -131,7 +137,7 @@ class JournalFiles:
         self.after_append()
 
     def sync(self) -> LastMark:
-        """Sync the group that was appended; returns the mark behind it.
+        """Sync the appended group; return the mark at its end.
 
         Raises:
             JournalFailedError: final, whatever the reason: the kernel may have dropped the pages.
@@ -149,11 +155,11 @@ class JournalFiles:
         return LastMark(self._file_id, self._length)
 
     def close(self) -> None:
-        """Close the file. Everything that was committed is synced already."""
+        """Close the file. All committed groups are synced already."""
         self._give_up_file()
 
     def _refusal(self, error: OSError) -> JournalFullError | JournalFailedError:
-        """What an error before the sync means."""
+        """Return the error to raise for an OSError before the sync."""
         if error.errno not in _FULL:
             return JournalFailedError(
                 f"journal file {file_name(self._file_id)} in {self._directory} could not be "
@@ -232,7 +238,7 @@ class JournalFiles:
         return file
 
     def _write_header(self, file: File, header: FileHeader, size: int) -> None:
-        """Durable on return, together with the blocks for a group of that size."""
+        """Write the header, with blocks for a group of `size` bytes; durable on return."""
         file.append([encode_file_header(header)])
         self._allocated = FILE_HEADER_BYTES
         self._preallocate(file, FILE_HEADER_BYTES + size)
@@ -246,9 +252,9 @@ class JournalFiles:
             raise
 
     def _drop(self, file: File, path: str) -> None:
-        """Take back a file that could not be begun: the next attempt would find the name taken.
+        """Remove a file that could not be begun: the next attempt needs its name.
 
-        If that fails too, its error is the one to report, and it is final.
+        If that fails, too, its error is raised instead, and it is final.
         """
         file.close()
         self._disk.remove(path)
@@ -262,7 +268,7 @@ class JournalFiles:
             file.preallocate(target)
             self._allocated = target
         except OSError:
-            pass  # a hint only: whether there is room is for the append to find out
+            pass  # only a hint: the append finds out if there is no room
 
     @staticmethod
     def _append(file: File, buffers: Sequence[Buffer], size: int) -> None:
@@ -277,11 +283,11 @@ class JournalFiles:
 
 
 class NewestRecord:
-    """The file that names the newest file of a journal, so that a start notices when that is gone.
+    """The file that names a journal's newest file, so that a start notices if that is missing.
 
-    Until the next checkpoint nothing else on disk names it. The record has two slots, which are
-    written in turn and in place: a torn write leaves the name before, and a full disk that has a
-    spare journal file left needs no room for the record.
+    Until the next checkpoint, nothing else on disk names the newest file. The record has two slots,
+    which are written in turn and in place. So a torn write leaves the previous name, and on a full
+    disk with a spare journal file the record needs no room.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -290,7 +296,8 @@ class NewestRecord:
         self.path = posixpath.join(directory, NEWEST_NAME)
 
     def read(self) -> NewestFile | None:
-        """What it says; None if there is no record, as in a directory of an older release.
+        """Return the recorded newest file; None without a record, as in an older release's
+        directory.
 
         Raises:
             JournalCorruptError: neither slot is valid, which no crash explains.
@@ -309,10 +316,11 @@ class NewestRecord:
         return newest
 
     def check(self, mark: LastMark) -> NewestFile | None:
-        """What it says, after a look whether the file is there as it was when it was named.
+        """Check that the newest file is there, with the size it had when it was named; return the
+        record.
 
         Files before the last mark are not needed: a release that keeps no record may have deleted
-        what the record names.
+        the recorded file.
 
         Raises:
             JournalFileMissingError: the file is not there.
@@ -344,10 +352,10 @@ class NewestRecord:
         return newest
 
     def name(self, newest: NewestFile) -> None:
-        """Name this file, durably. It must be durable itself, its name included.
+        """Record this file as the newest, durably. The file and its name must be durable already.
 
         Raises:
-            OSError: the record names this file or the one before; a later call may succeed.
+            OSError: the record names this file or the previous one; a later call may succeed.
         """
         data = self._content()
         slot = None if data is None else newest_slot(data)

@@ -21,14 +21,14 @@ OWNER_BYTES = 16
 RECORD_MAGIC = b"MJRC"
 RECORD_HEAD_BYTES = 28
 RECORD_BODY_BYTES_MAX = 16 << 20
-"""Twice the largest frame. A greater length is not believed."""
+"""Largest record body, in bytes: twice the largest frame. A greater length counts as damage."""
 
 MARK_MAGIC = b"MGNTMARK"
 
 NEWEST_NAME = "newest-journal"
 NEWEST_MAGIC = b"MGNTNEWJ"
 NEWEST_SLOT_BYTES = 4096
-"""A page: writing one slot cannot tear the other one."""
+"""Bytes of a slot: a page, so that writing one slot cannot tear the other one."""
 _NEWEST_SLOTS = 2
 
 _FILE_HEADER = struct.Struct(">8sHH4xQQQ16s4x")
@@ -36,7 +36,7 @@ _RECORD_TAIL = struct.Struct(">IIIq")
 _PLACE_AND_TAIL = struct.Struct(">QQIIIq")
 _CRC = struct.Struct(">I")
 _CHECK_MASK = 0xFFFFFF
-"""Of the word with a record's type: the low bits of the CRC of its head and place."""
+"""Bits of the word with a record's type that hold the low bits of the CRC of its head and place."""
 _MARK = struct.Struct(">8sQQ")
 _NEWEST = struct.Struct(">8sQQ")
 _NAME_SUFFIX = ".journal"
@@ -44,7 +44,7 @@ _SPARE_SUFFIX = ".spare"
 
 
 class RecordType(IntEnum):
-    """Stored on disk: never renumber, never reuse."""
+    """Type of a journal record. Stored on disk: never renumber, never reuse."""
 
     ENTRY_BLOCK = 1
     MASTER_KEY = 2
@@ -53,7 +53,7 @@ class RecordType(IntEnum):
 
 
 class NewRecord(NamedTuple):
-    """A record to be written."""
+    """A record to write."""
 
     type: int
     ledger_id: int
@@ -61,7 +61,7 @@ class NewRecord(NamedTuple):
 
 
 class StoredRecord(NamedTuple):
-    """A valid record that was read. `end` is the offset behind it."""
+    """A valid record that was read. `end` is the offset after it."""
 
     type: int
     ledger_id: int
@@ -71,7 +71,7 @@ class StoredRecord(NamedTuple):
 
 
 class FileHeader(NamedTuple):
-    """What a journal file says about itself and the file before it."""
+    """Header of a journal file: its own identity, and the end of the previous file."""
 
     file_id: int
     previous_file_id: int
@@ -93,13 +93,16 @@ Marks = tuple[LastMark, ...]
 
 
 def covers(marks: Marks, others: Marks) -> bool:
-    """Whether no mark is behind the other one of the same journal. Two vectors of marks may each be
-    ahead in another journal; then neither covers the other (rule 8.3)."""
+    """Return whether each of `marks` is at or after the other mark of the same journal.
+
+    Of two vectors, each may be ahead in another journal; then neither covers the other (rule 8.3).
+    """
     return all(mark >= other for mark, other in zip(marks, others, strict=True))
 
 
 def owner_of(*, instance_id: str, bookie_id: str, journal: int = 0) -> bytes:
-    """16 bytes that tell the journals of clusters, bookies and one bookie's directories apart."""
+    """Return 16 bytes that differ between clusters, bookies and one bookie's journal
+    directories."""
     text = f"{instance_id}\0{bookie_id}" + (f"\0{journal}" if journal else "")
     return hashlib.sha256(text.encode()).digest()[:OWNER_BYTES]
 
@@ -109,7 +112,7 @@ def file_name(file_id: int) -> str:
 
 
 def file_ids(names: Sequence[str]) -> list[int]:
-    """The ids of the journal files among the names of a directory, ascending."""
+    """Return the ids of the journal files among the names of a directory, ascending."""
     ids: list[int] = []
     for name in names:
         stem = name.removesuffix(_NAME_SUFFIX)
@@ -119,17 +122,17 @@ def file_ids(names: Sequence[str]) -> list[int]:
 
 
 def spare_name(file_id: int) -> str:
-    """Name of a journal file that is not needed any more and waits to be written anew."""
+    """Return the name of a journal file that is no longer needed and kept for reuse."""
     return f"{file_id:016x}{_SPARE_SUFFIX}"
 
 
 def spare_names(names: Sequence[str]) -> list[str]:
-    """The spare files among the names of a directory."""
+    """Return the spare files among the names of a directory, sorted."""
     return sorted(name for name in names if name.endswith(_SPARE_SUFFIX))
 
 
 def encode_file_header(header: FileHeader) -> bytes:
-    """64 bytes."""
+    """Encode a file header as 64 bytes."""
     data = _FILE_HEADER.pack(
         FILE_MAGIC,
         FILE_VERSION,
@@ -143,7 +146,8 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: bytes) -> FileHeader | None:
-    """The header at the start of `data`; None if it is torn, damaged or of another format."""
+    """Decode the header at the start of `data`; None if it is torn, damaged or of another
+    format."""
     if len(data) < FILE_HEADER_BYTES:
         return None
     head = data[: _FILE_HEADER.size]
@@ -156,9 +160,9 @@ def decode_file_header(data: bytes) -> FileHeader | None:
 
 
 def encode_group(records: Sequence[NewRecord], *, file_id: int, start: int) -> list[bytes]:
-    """Buffers to append for one group that begins at offset `start`: head, body, head, body, ...
+    """Return the buffers of one group that begins at offset `start`: head, body, head, body, ...
 
-    Bodies are the very objects that were passed in; nothing is copied.
+    Bodies are the objects that were passed in; nothing is copied.
     """
     value, extend = google_crc32c.value, google_crc32c.extend
     pack_place, pack_crc, magic = _PLACE_AND_TAIL.pack, _CRC.pack, RECORD_MAGIC
@@ -177,12 +181,13 @@ def encode_group(records: Sequence[NewRecord], *, file_id: int, start: int) -> l
 
 
 def records_bytes(records: Sequence[NewRecord]) -> int:
-    """Bytes the records take in a file."""
+    """Return the bytes that the records take in a file."""
     return len(records) * RECORD_HEAD_BYTES + sum([len(record.body) for record in records])
 
 
 def wanted_bytes(data: bytes, at: int) -> int:
-    """Bytes from `at` on that are needed to judge the record there; 0 if it cannot be one."""
+    """Return how many bytes from `at` on are needed to judge the record there; 0 if it cannot be
+    one."""
     if len(data) - at < RECORD_HEAD_BYTES:
         return RECORD_HEAD_BYTES
     if data[at : at + 4] != RECORD_MAGIC:
@@ -192,11 +197,10 @@ def wanted_bytes(data: bytes, at: int) -> int:
 
 
 def is_head_valid(data: bytes, at: int, *, file_id: int, offset: int) -> bool:
-    """Whether the bytes at index `at` of `data`, which lie at `offset` in their file, can be the
-    head of a record.
+    """Return whether the bytes at index `at` of `data` can be the head of a record.
 
-    It costs no look at the body. So a payload full of what looks like heads, which would be checked
-    with a body of megabytes each, does not keep a start from its end.
+    `offset` is their place in the file. The check reads no body. So a payload full of fake heads,
+    each with a body of megabytes to check, cannot hold up a start.
     """
     if len(data) - at < RECORD_HEAD_BYTES:
         return False
@@ -207,7 +211,7 @@ def is_head_valid(data: bytes, at: int, *, file_id: int, offset: int) -> bool:
 
 
 def decode_record(data: bytes, at: int, *, file_id: int, offset: int) -> StoredRecord | None:
-    """The record at index `at` of `data`, which lies at `offset` in its file; None if invalid."""
+    """Decode the record at index `at` of `data`, at `offset` in its file; None if it is invalid."""
     if data[at : at + 4] != RECORD_MAGIC or len(data) - at < RECORD_HEAD_BYTES:
         return None
     if not is_head_valid(data, at, file_id=file_id, offset=offset):
@@ -227,7 +231,8 @@ def decode_record(data: bytes, at: int, *, file_id: int, offset: int) -> StoredR
 
 
 def find_record_starts(data: bytes, start: int, stop: int) -> Iterator[int]:
-    """Indexes in [start, stop) where a record may begin; most hits in payloads are none."""
+    """Yield the indexes in [start, stop) where a record may begin; hits in payloads are mostly
+    false."""
     at = data.find(RECORD_MAGIC, start)
     while 0 <= at < stop:
         yield at
@@ -235,27 +240,27 @@ def find_record_starts(data: bytes, start: int, stop: int) -> Iterator[int]:
 
 
 class NewestFile(NamedTuple):
-    """What the record of a journal's newest file says. A larger file id is the newer one."""
+    """Content of the newest-file record of a journal. A larger file id is newer."""
 
     file_id: int
     length: int
-    """The file had at least so many bytes when it was named, blocks taken ahead included."""
+    """Minimum size of the file in bytes since it was named; preallocated blocks count."""
 
 
 def encode_newest(newest: NewestFile) -> bytes:
-    """One slot of the record: 28 bytes, zeros up to `NEWEST_SLOT_BYTES`."""
+    """Encode one slot of the record: 28 bytes, then zeros up to `NEWEST_SLOT_BYTES`."""
     data = _NEWEST.pack(NEWEST_MAGIC, *newest)
     return (data + _CRC.pack(google_crc32c.value(data))).ljust(NEWEST_SLOT_BYTES, b"\0")
 
 
 def newest_slot(data: bytes) -> int | None:
-    """The slot that has the newest name; None if neither slot is valid."""
+    """Return the slot that has the newest name; None if neither slot is valid."""
     found = [(each, slot) for slot in range(_NEWEST_SLOTS) if (each := _newest_in(data, slot))]
     return max(found)[1] if found else None
 
 
 def decode_newest(data: bytes) -> NewestFile | None:
-    """The newest of the names in both slots; None if neither slot is valid."""
+    """Decode the newer of the names in both slots; None if neither slot is valid."""
     slot = newest_slot(data)
     return None if slot is None else _newest_in(data, slot)
 
@@ -271,18 +276,18 @@ def _newest_in(data: bytes, slot: int) -> NewestFile | None:
 
 
 def mark_name(journal: int) -> str:
-    """Name of the file of a journal's last mark in a ledger directory."""
+    """Return the file name of a journal's last mark in a ledger directory."""
     return f"last-mark.{journal}" if journal else "last-mark"
 
 
 def encode_mark(mark: LastMark) -> bytes:
-    """28 bytes."""
+    """Encode a mark as 28 bytes."""
     data = _MARK.pack(MARK_MAGIC, mark.file_id, mark.offset)
     return data + _CRC.pack(google_crc32c.value(data))
 
 
 def decode_mark(data: bytes) -> LastMark | None:
-    """None if these bytes are no mark."""
+    """Decode a mark; None if the bytes are not a mark."""
     if len(data) != _MARK.size + _CRC.size:
         return None
     if _CRC.unpack_from(data, _MARK.size)[0] != google_crc32c.value(data[: _MARK.size]):

@@ -1,13 +1,13 @@
 """Reading the journal at start: which records count, and whether the journal can be trusted.
 
-The rules are in docs/formats/journal.md, section "Reading". The reader yields records in the order
-in which they were written and afterwards knows where the journal ends. It changes nothing, except
-that it removes a last file that was being created when the process died. Calls block.
+docs/formats/journal.md has the rules, in the section "Reading". The reader yields records in the
+order in which they were written, and knows afterwards where the journal ends. It changes nothing,
+except that it removes a last file that was being created when the process died. Calls block.
 
-The newest file has no follower that names it: the record beside the files does (`NewestRecord`).
+No later file names the newest one; the record beside the files does (`NewestRecord`).
 
-A record that was synced is never skipped in silence: it may have been acknowledged, and a bookie
-that has lost it would deny an entry that it once confirmed (defects B20, D14).
+A synced record is never skipped in silence: it may have been acknowledged, and a bookie that has
+lost it would deny an entry that it once confirmed (defects B20, D14).
 """
 
 import posixpath
@@ -50,17 +50,17 @@ class JournalReplay:
         self._owner = owner
         self._record = NewestRecord(disk, directory)
         self._newest: NewestFile | None = None
-        """What the record names."""
+        """The content of the newest-file record."""
         self.end = mark
-        """Behind the last valid record; set when `records()` has ended."""
+        """The end of the last valid record; set when `records()` has ended."""
 
     def records(self) -> Iterator[StoredRecord]:
-        """Every record from the mark on.
+        """Yield every record from the mark on.
 
         Raises:
             JournalFileMissingError: a file that is needed is not there.
             JournalCorruptError: a record that had been synced is damaged, a file is shorter than
-                it was, or nobody knows which file is the newest.
+                it was, or the record of the newest file is damaged.
             JournalFailedError: a file could not be read.
         """
         try:
@@ -84,10 +84,11 @@ class JournalReplay:
                 file.close()
 
     def name_newest(self) -> None:
-        """Have the record name the newest file, if it does not: a directory of an older release has
-        no record, and a crash may have come between a new file and its name.
+        """Update the newest-file record if it does not name the newest file. Call it after
+        `records()`.
 
-        `records()` has ended. What is named is durable: up to the end, the file was synced.
+        A directory of an older release has no record, and a crash may come between a new file and
+        its record. The named file is durable: `records()` has synced it up to the end.
 
         Raises:
             OSError: the record could not be written; it stays as it was.
@@ -97,7 +98,8 @@ class JournalReplay:
             self._record.name(NewestFile(file_id, length))
 
     def _headers(self) -> list[FileHeader]:
-        """Headers of the files to read, oldest first, checked to follow one another."""
+        """Return the headers of the files to read, oldest first, after a check that none is
+        missing."""
         ids = file_ids(self._disk.list(self._directory))
         if self._mark != NO_MARK:
             ids = [file_id for file_id in ids if file_id >= self._mark.file_id]
@@ -122,14 +124,16 @@ class JournalReplay:
         return headers
 
     def _header(self, file_id: int, *, is_last: bool) -> FileHeader | None:
-        """The header of a file; None if the last file was only being created (it is removed)."""
+        """Return the header of a file; None, and the file is removed, if its creation was
+        unfinished."""
         path = self._path(file_id)
         file = self._disk.open(path)
         try:
             header = decode_file_header(file.pread(FILE_HEADER_BYTES, 0))
             named = self._newest.file_id if self._newest is not None else 0
             if header is None and is_last and file_id not in (self._mark.file_id, named):
-                # The header is synced before the first record is written: no record, no header.
+                # The header is synced before the first record is written: without a header, no
+                # record.
                 is_empty = self._later_group(file, file_id, -1) is None
             else:
                 is_empty = False
@@ -175,14 +179,14 @@ class JournalReplay:
                 f"synced, since the valid record at {later} was written after it"
             )
         if self.end > self._mark:
-            # The tail, or the whole file and its name, may be there only since a dead process left
-            # it in the page cache. The mark goes there now: no power failure may take it back.
+            # The tail, or the whole file and its name, may exist only in the page cache, where a
+            # dead process left it. The mark moves there now: no power failure may take it back.
             file.datasync()
             self._disk.sync_directory(self._directory)
 
     @staticmethod
     def _valid_records(file: File, file_id: int, start: int, stop: int) -> Iterator[StoredRecord]:
-        """Valid records, one right behind the other, that end at or before `stop`."""
+        """Yield consecutive valid records that end at or before `stop`."""
         base, data, at = start, b"", 0
         while base + at < stop:
             wanted = wanted_bytes(data, at)
@@ -200,10 +204,11 @@ class JournalReplay:
 
     @staticmethod
     def _later_group(file: File, file_id: int, end: int) -> int | None:
-        """Offset of a valid record behind `end` whose group began behind `end` too."""
+        """Return the offset of a valid record after `end` whose group also began after `end`."""
         base = end + 1
         while data := file.pread(_WINDOW_BYTES, base):
-            # A magic that straddles two windows is seen whole in the next one: they overlap by 3.
+            # A magic that straddles two windows is complete in the next one: they overlap by 3
+            # bytes.
             step = len(data) - 3 if len(data) == _WINDOW_BYTES else len(data)
             for index in find_record_starts(data, 0, step):
                 offset = base + index

@@ -1,10 +1,10 @@
-"""The last marks on disk: up to where the journals are no longer needed.
+"""The last marks on disk: the points before which the journals are no longer needed.
 
-There is one mark per journal, and a copy of each in every ledger directory, so that no single disk
-takes them along. Copies are replaced as a whole, and never moved backwards (rules 3.4 and 3.5;
-defect B6: a slow checkpoint that ends after a faster, later one must not bring back a mark whose
-journal file is gone). At the start the largest readable copy of each mark wins; a damaged copy is
-no copy, as long as there is another one. Layout: docs/formats/journal.md. Calls block.
+There is one mark per journal, and a copy of each in every ledger directory, so that the loss of one
+disk does not lose them. Copies are replaced as a whole, and never moved backwards (rules 3.4 and
+3.5; defect B6: a slow checkpoint that ends after a faster, later one must not bring back a mark
+whose journal file is gone). At the start, the largest readable copy of each mark wins; a damaged
+copy is ignored if another one exists. Layout: docs/formats/journal.md. Calls block.
 """
 
 import errno
@@ -39,25 +39,25 @@ class LastMarks:
             for number in range(journals)
         ]
         self._copies = [[NO_MARK] * len(directories) for _ in range(journals)]
-        """As they are on disk; `NO_MARK` for one that is missing or damaged."""
+        """The copies on disk, by journal and ledger directory; `NO_MARK` if missing or damaged."""
 
     @property
     def marks(self) -> Marks:
-        """What a start would find: of each journal the largest copy."""
+        """The marks that a start would find: the largest copy of each journal's mark."""
         return tuple(max(copies) for copies in self._copies)
 
     @property
     def safe_marks(self) -> Marks:
-        """What a start would find if it found the smallest copy of each: nothing before these marks
-        is needed, whichever ledger directory is lost."""
+        """The smallest copy of each mark: whichever ledger directory is lost, no start needs
+        earlier records."""
         return tuple(min(copies) for copies in self._copies)
 
     def load(self) -> Marks:
-        """The marks on disk; `NO_MARK` for a journal of which none was ever written.
+        """Read the marks from disk; `NO_MARK` for a journal without one.
 
         Raises:
-            JournalCorruptError: there are copies of a mark, and all are damaged. They are replaced
-                as a whole, so no crash explains that.
+            JournalCorruptError: all copies of a mark are damaged. They are replaced as a whole, so
+                no crash explains that.
         """
         for number, paths in enumerate(self._paths):
             damaged: list[str] = []
@@ -82,11 +82,12 @@ class LastMarks:
         return self.marks
 
     def advance(self, marks: Marks) -> bool:
-        """Persist each mark that is ahead of a copy on disk; False if there was none to write.
+        """Persist each mark that is ahead of a copy on disk; return whether any was written.
 
-        Marks are compared journal by journal, never as a whole: of two checkpoints each may be
-        ahead in another journal (defect B7). A copy that is behind is brought up to the others. One
-        that cannot be written for want of room stays behind, as long as another one can.
+        Marks are compared journal by journal, never as a whole: of two checkpoints, each may be
+        ahead in another journal (defect B7). A copy that is behind is brought up to the others. A
+        copy that cannot be written because its disk is full stays behind, as long as another one
+        can be written.
 
         Raises:
             OSError: a mark could not be written.

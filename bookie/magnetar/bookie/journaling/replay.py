@@ -1,16 +1,16 @@
-"""Replay at start: the records of the journal put back into the storage.
+"""Replay at start: puts the records of the journals back into the storage.
 
-Idempotent: a crash during replay replays a superset next time. Entries are added whether or not
-their ledger is fenced by now, since they were accepted when they were written. Rules: section 3.5
-of the storage sheet, docs/formats/journal.md.
+Idempotent: after a crash during replay, the next start replays a superset. Entries are added
+whether or not their ledger is fenced by now, since they were accepted when they were written.
+Rules: section 3.5 of the storage sheet, docs/formats/journal.md.
 
-With several journals all are replayed, one after the other. A ledger has all its records of one
-process in one of them, in order. Their number may grow between two processes, and with it a
-ledger's journal may change; usually everything before that was flushed and marked, but not if there
-was no room for it. Then a ledger's records may lie in two journals, of which the later written may
-be replayed first. Entries, fences and LACs may come in any order; a key must come first, since what
-comes without one is taken for the rest of a deleted ledger. So if a ledger had records skipped, and
-has its key after all journals were replayed, its records are replayed once more.
+Several journals are replayed one after the other. All records of a ledger from one process are in
+one journal, in order. The number of journals may grow between two processes, and a ledger's journal
+may change with it. Usually everything older was flushed and marked by then, but not if there was no
+room for it. Then a ledger's records may be in two journals, of which the later written may be
+replayed first. Entries, fences and LACs may come in any order; the key must come first, since
+records without a key count as leftovers of a deleted ledger. So if records of a ledger were
+skipped, and all journals together do have its key, its records are replayed once more.
 """
 
 import asyncio
@@ -46,17 +46,20 @@ from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 _log = structlog.get_logger(__name__)
 
 _TURN_BYTES = 1 << 20
-"""After so much others have their turn: the session of the metadata store has to be kept alive."""
+"""Bytes after which other tasks get a turn: the session of the metadata store must be kept
+alive."""
 
 
 class Replayed(NamedTuple):
-    """What a replay found."""
+    """Result of a replay."""
 
     ends: Marks
-    """Where each journal ends."""
+    """The end of each journal."""
     is_flushed: bool
-    """Everything before the ends is durable in the storage. Else there was no room for it: it is in
-    the storage's memory, and the marks stand where they stood."""
+    """Whether everything before the ends is durable in the storage.
+
+    If there was no room for it, it is in the storage's memory, and the marks have not moved.
+    """
     records: int
     skipped: int
 
@@ -69,11 +72,10 @@ async def replay_journals(
     *,
     owners: Sequence[bytes],
 ) -> Replayed:
-    """Put back into the storage what the journals hold behind their last marks, flush, and move the
-    marks: in this order, so that a crash on the way replays at least as much again.
+    """Replay the journals from their last marks, flush, and move the marks.
 
-    Where the disks of the ledgers have no room, what was replayed stays in memory, for the
-    checkpoints to try again: a full bookie serves reads.
+    The order makes a crash in between replay at least as much again. If the ledger disks have no
+    room, the replayed data stays in memory, and checkpoints retry: a full bookie serves reads.
 
     Raises:
         JournalError: a journal cannot be trusted; the bookie must not start.
@@ -120,23 +122,24 @@ class StorageReplay:
     """Puts records into a storage, and counts them."""
 
     def __init__(self, storage: LedgerStorage, *, only: Set[int] | None = None) -> None:
-        """`only`: the ledgers to replay, if not all."""
+        """`only`: the ledgers to replay; None for all."""
         self._storage = storage
         self._only = only
         self.without_key: set[int] = set()
-        """Ledgers that had no key when a record of them came."""
+        """Ledgers that had no key when one of their records was replayed."""
         self._lacs: dict[int, int] = {}
         self.records = 0
         self.skipped = 0
-        """Records of ledgers that were deleted, and of unknown types."""
+        """Records of deleted ledgers, and of unknown types."""
 
     async def run(self, journal: JournalReplay) -> None:
-        """Replay everything. Afterwards `journal.end` is where it ended; nothing is flushed yet.
+        """Replay everything without a final flush. Afterwards, `journal.end` is the end of the
+        journal.
 
         Raises:
             JournalError: the journal cannot be trusted; the bookie must not start.
-            StorageFullError: the storage had to be flushed on the way, and had no room.
-            StorageError: the storage had to be flushed on the way, and that failed.
+            StorageFullError: the storage had to be flushed during the replay, and had no room.
+            StorageError: the storage had to be flushed during the replay, and that failed.
         """
         handled = 0
         for record in journal.records():
@@ -160,7 +163,7 @@ class StorageReplay:
         except StorageError as error:
             if not is_out_of_room(error):
                 raise
-            refusal = error  # of one shard, perhaps of another one than that of the record
+            refusal = error  # of one shard, not necessarily the record's
         try:
             self._apply(record)
         except StorageFullError as error:
@@ -224,7 +227,7 @@ class StorageReplay:
         self._raise_lac(ledger_id, last_add_confirmed)
 
     def _skip(self, ledger_id: int) -> None:
-        """Without a key: the ledger was deleted, or its key is yet to come."""
+        """Skip a record without a key: the ledger was deleted, or its key comes later."""
         self.skipped += 1
         self.without_key.add(ledger_id)
 
@@ -240,7 +243,8 @@ class StorageReplay:
 
 
 def _lac_of(packet: bytes) -> int:
-    """
+    """Return the LAC of a packet.
+
     Raises:
         JournalCorruptError: no LAC packet, though the record's CRC is good.
     """

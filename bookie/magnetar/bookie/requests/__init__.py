@@ -1,1 +1,1 @@
-"""What a bookie does with requests: adds, reads, fences, LACs."""
+"""Request handling of a bookie: adds, reads, fences, LACs."""

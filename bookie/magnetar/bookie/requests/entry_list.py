@@ -1,7 +1,7 @@
-"""The entries of a ledger that are held, as pages of a bitmap. Pure.
+"""Lists of the entry ids that are held of a ledger, as pages of a bitmap. Pure.
 
-An `IdSource` stands for the ids of one run, or for those that an index record leaves of it. Sources
-may overlap: a page says "held" of an id that any of them holds. Layout of a page:
+An `IdSource` has the ids of one run, or those that an index record still holds of it. Sources may
+overlap: a page marks an id as held if any source holds it. Layout of a page:
 docs/formats/bookie-frame.md.
 """
 
@@ -14,14 +14,14 @@ from magnetar.ledger.wire_bodies import EntryList
 
 
 class IdSource(NamedTuple):
-    """Of the ids `first` to `last` those in `ids` are held; all of them if that is None."""
+    """Ids held within `first` to `last`: those in `ids`, or all if `ids` is None."""
 
     first: int
     last: int
     ids: Sequence[int] | None
 
     def at_or_after(self, entry_id: int) -> int | None:
-        """The smallest id held from `entry_id` on."""
+        """Return the smallest held id from `entry_id` on; None if there is none."""
         entry_id = max(entry_id, self.first)
         if self.ids is not None:
             at = bisect_left(self.ids, entry_id)
@@ -32,12 +32,12 @@ class IdSource(NamedTuple):
 
 
 def run_source(run: PacketRun) -> IdSource:
-    """All ids of a run."""
+    """Return a source with all ids of a run."""
     return IdSource(run.first, run.last, run.ids)
 
 
 def first_held(sources: Sequence[IdSource], entry_id: int) -> int | None:
-    """The smallest id that any source holds from `entry_id` on."""
+    """Return the smallest id that any source holds from `entry_id` on; None if there is none."""
     found = [each for source in sources if (each := source.at_or_after(entry_id)) is not None]
     return min(found, default=None)
 
@@ -45,11 +45,11 @@ def first_held(sources: Sequence[IdSource], entry_id: int) -> int | None:
 def page_of(
     sources: Sequence[IdSource], first: int | None, *, bitmap_bytes_max: int, unread: int | None
 ) -> EntryList:
-    """The ids from `first` on that the sources hold, up to the bound or to `unread`.
+    """Return a page with the held ids from `first` on, up to the size limit or to `unread`.
 
     Args:
-        first: the smallest id that is asked for and held; None if the sources have none.
-        unread: other sources, that were not looked at, begin there.
+        first: the smallest requested id that is held; None if the sources have none.
+        unread: where further sources begin that were not read.
     """
     if first is None or (unread is not None and unread <= first):
         return EntryList(-1, -1 if unread is None else unread, b"")
@@ -61,7 +61,7 @@ def page_of(
 
 
 def _bitmap(sources: Sequence[IdSource], first: int, end: int) -> bytes:
-    """A bit for each id in [first, end)."""
+    """Return a bitmap with a bit for each id in [first, end), without zero bytes at the end."""
     bitmap = bytearray((end - first + 7) // 8)
     for source in sources:
         low, high = max(first, source.first), min(end - 1, source.last)
@@ -78,7 +78,7 @@ def _bitmap(sources: Sequence[IdSource], first: int, end: int) -> bytes:
 
 
 def _set_range(bitmap: bytearray, start: int, stop: int) -> None:
-    """Set the bits [start, stop), whole bytes at once."""
+    """Set the bits [start, stop), whole bytes at once where possible."""
     whole_start, whole_stop = -(-start // 8) * 8, stop // 8 * 8
     if whole_start >= whole_stop:
         whole_start = whole_stop = stop

@@ -1,7 +1,7 @@
-"""Fencing a ledger on request, and refusing what a fence forbids.
+"""Fence requests, and the refusal of requests that a fence forbids.
 
-A fence, and what it makes of other requests, is visible only when it is durable (contract C2,
-defects D18 and D20). The states themselves are in `fencing.py`.
+A fence, and its effect on other requests, is visible only when it is durable (contract C2, defects
+D18 and D20). `fencing.py` has the states.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from magnetar.ledger.wire import MASTER_KEY_BYTES, Frame, Status
 
 
 class FenceRequests:
-    """Fences on request."""
+    """Fencing of ledgers on request."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class FenceRequests:
     def after_fence(
         self, frame: Frame, key: bytes, batch: Batch, bytes_max: int, proceed: Callable[[], None]
     ) -> None:
-        """Fence the ledger, and `proceed` when that is durable; else reply with the error.
+        """Fence the ledger; call `proceed` when the fence is durable, else reply with the error.
 
-        The reply will have up to `bytes_max`. Those that wait count as reads under way: one fence
-        answers them all at once, so there must not be too many (defect B23).
+        The reply has up to `bytes_max` bytes. Requests that wait for the fence count as pending
+        reads: one fence answers them all at once, so their number must be bounded (defect B23).
         """
         connection, ledger_id = batch.context.connection, frame.ledger_id
         self._metrics.fence_requests += 1
@@ -72,14 +72,14 @@ class FenceRequests:
         ledger.wait_for_fence(on_written)
 
     def admit(self, connection: Connection, frame: Frame, key: bytes) -> LedgerDescriptor | None:
-        """The ledger, if the key is its key; else the reply says so."""
+        """Return the ledger if the key is right; else reply with an error and return None."""
         ledger = self._ledgers.admit(frame.ledger_id, key)
         if ledger is None:
             self.refuse_key(connection, frame)
         return ledger
 
     def admit_read(self, connection: Connection, frame: Frame, key: bytes) -> bool:
-        """Whether the key opens the ledger for reading; if not, the reply says so."""
+        """Return whether the key opens the ledger for reading; if not, reply with an error."""
         if self._ledgers.may_read(frame.ledger_id, key):
             return True
         if key:
@@ -93,13 +93,13 @@ class FenceRequests:
         return False
 
     def refuse_key(self, connection: Connection, frame: Frame) -> None:
-        """Refuse what has another key than the ledger."""
+        """Refuse a request whose key is not that of the ledger."""
         text = f"this is not the master key of ledger {frame.ledger_id}"
         self._replies.put_error(connection, frame, Status.UNAUTHORIZED, text)
 
     def refuse_deleted(self, connection: Connection, frame: Frame) -> None:
-        """Refuse what a writer may not do to a ledger that was deleted here (defect B13), or of
-        which the fence may be lost (D16)."""
+        """Refuse a writer's request to a ledger that was deleted here (defect B13), or whose fence
+        may be lost (D16)."""
         text = (
             f"ledger {frame.ledger_id} was deleted, or closed before this bookie lost data: it "
             f"takes no more adds"
@@ -107,7 +107,7 @@ class FenceRequests:
         self._replies.put_error(connection, frame, Status.FENCED, text)
 
     def refuse(self, connection: Connection, frame: Frame, ledger: LedgerDescriptor) -> None:
-        """Refuse what a fence forbids, as soon as that may be said."""
+        """Refuse a request that a fence forbids, once a reply may reveal the fence."""
 
         def refuse(error: JournalFullError | None) -> None:
             if error is None:
@@ -117,7 +117,7 @@ class FenceRequests:
                 self._replies.put_error(connection, frame, error.status, str(error))
 
         if ledger.fence is FenceState.PENDING:
-            # A fence that a reply told of must not be lost: this reply waits for it too.
+            # A reply must not reveal a fence that could still be lost: this one waits for it, too.
             ledger.wait_for_fence(refuse)
         elif ledger.fence is FenceState.DURABLE:
             refuse(None)

@@ -1,26 +1,26 @@
-"""Fences, master keys and LACs: what the bookie knows of a ledger while it is in use.
+"""Fences, master keys and LACs: the state of ledgers in use.
 
-A fence is one-way. It is set in memory at once, so that no ordinary add passes any more, and it is
-*visible in replies* only when it is durable, because a fence that was confirmed and then lost in a
-crash lets an acknowledged entry slip behind the end of a recovered ledger (defects D13, D18, D20).
-States of a ledger's fence:
+A fence is one-way. It takes effect in memory at once, so that no ordinary add passes any more. It
+is *visible in replies* only when it is durable: if a confirmed fence were lost in a crash, an
+acknowledged entry could slip behind the end of a recovered ledger (defects D13, D18, D20). States
+of a ledger's fence:
 
     OPEN       not fenced
-    PENDING    fenced in memory, the record is on its way to the journal; whoever asks waits for it
+    PENDING    fenced in memory, the record is not durable yet; fence requests wait for it
     UNWRITTEN  fenced in memory, the record could not be written (disk full); the next request
                writes again
     DURABLE    fenced for ever
 
-The same holds for the master key: it is journalled ahead of the first record of the ledger by this
-process, and once more if that failed. Without it replay would drop the entries as those of a
+The master key follows a similar rule: this process journals it ahead of its first record of the
+ledger, and again if that failed. Without the key, replay would drop the entries as those of a
 deleted ledger.
 
-The table is a cache over the states of the storage. A descriptor may go when it is settled: the
-storage holds exactly what it says, its key is in the journal, its fence is on no way. Until then it
-stays, however many there are; who comes later finds the same facts in the storage.
+The table is a cache over the states in the storage. A descriptor can be evicted when it is settled:
+the storage holds the same state, the key is in the journal, and no fence is being written. Until
+then it stays, even beyond the limit. A later request finds the evicted state in the storage.
 
-All of it is in memory. The event loop owns every descriptor; since nothing awaits between a check,
-the storage and the hand-over to the journal, the loop is the lock of the critical section (rule
+Everything is in memory, and the event loop owns every descriptor. Nothing awaits between a check,
+the storage and the hand-over to the journal, so the loop is the lock of the critical section (rule
 2.3). Only `put_changed_states` takes several turns of it.
 """
 
@@ -39,15 +39,15 @@ from magnetar.ledger.wire_bodies import LAC_PACKET_HEADER
 _NO_PASSWORD = master_key(b"")
 
 _LOOKS_MAX = 4
-"""Of the oldest descriptors looked at when one more comes: more than one, so that a table which
-grew over its bound gets back to it."""
+"""Descriptors examined for eviction when one is added; more than one, so that a table over its
+limit shrinks back to it."""
 
 _STEP_STATES = 500
-"""States that are put into the storage at once, about a millisecond."""
+"""States put into the storage in one go, which takes about a millisecond."""
 
 
 class FenceState(Enum):
-    """See the module."""
+    """State of a ledger's fence; the module docstring explains each."""
 
     OPEN = auto()
     PENDING = auto()
@@ -56,7 +56,7 @@ class FenceState(Enum):
 
 
 class FenceEvent(Enum):
-    """What happens to a fence."""
+    """Event of a fence: requested, written durably, or failed to be written."""
 
     REQUESTED = auto()
     WRITTEN = auto()
@@ -74,11 +74,11 @@ TRANSITIONS: Mapping[tuple[FenceState, FenceEvent], FenceState] = {
 """A missing pair is a bug: a write has one outcome, and only a pending fence has a write."""
 
 FenceWaiter = Callable[[JournalFullError | None], None]
-"""Called when the fence is durable (None), or could not be written."""
+"""Called when the fence is durable (None), or could not be written (the error)."""
 
 
 class LedgerDescriptor:
-    """One ledger in use: its fence, its key, its LAC."""
+    """Fence, key and LAC of one ledger in use."""
 
     __slots__ = (
         "_waiters",
@@ -101,16 +101,17 @@ class LedgerDescriptor:
         self.is_in_limbo = state.limbo
         self.fence = FenceState.DURABLE if state.fenced else FenceState.OPEN
         self.is_key_journalled = is_key_journalled
-        """Handed over to the journal. It may fail there."""
+        """Whether the key was handed over to the journal, where the write may still fail."""
         self.is_key_durable = is_key_journalled
-        """The journal said that it has it, or nobody needs to ask."""
+        """Whether the journal has reported the key as durable, or the key came from the storage."""
         self.is_changed = False
-        """A LAC moved since the state was last put into the storage."""
-        self._waiters: list[FenceWaiter] | None = None  # a list for each would be a third more
+        """Whether a LAC moved since the state was last put into the storage."""
+        self._waiters: list[FenceWaiter] | None = None  # an empty list takes a third more memory
 
     @property
     def state(self) -> LedgerState:
-        """As it is in memory. The storage may hold it: the journal makes it durable in time."""
+        """The state in memory. The storage may have it, since the journal makes it durable in
+        time."""
         is_fenced = self.fence is not FenceState.OPEN
         return LedgerState(
             self.master_key,
@@ -122,33 +123,34 @@ class LedgerDescriptor:
 
     @property
     def is_settled(self) -> bool:
-        """Whether another descriptor, made of the storage's state, would say and do the same."""
+        """Whether a new descriptor, made from the storage's state, would behave the same."""
         return (
             self.is_key_durable
             and not self.is_changed
-            # PENDING has waiters; UNWRITTEN is DURABLE for one who sees the storage alone.
+            # PENDING has waiters; UNWRITTEN would look DURABLE in the storage's state.
             and self.fence in (FenceState.OPEN, FenceState.DURABLE)
         )
 
     @property
     def explicit_last_add_confirmed(self) -> int:
-        """What the explicit LAC packet says; -1 if there is none."""
+        """LAC of the explicit LAC packet; -1 if there is none."""
         packet = self.explicit_lac
         return LAC_PACKET_HEADER.unpack_from(packet)[1] if packet else -1
 
     def request_fence(self) -> bool:
-        """Fence the ledger in memory; True if the caller must now write the record."""
+        """Fence the ledger in memory; return True if the caller must now write the record."""
         before = self.fence
         self.fence = TRANSITIONS[before, FenceEvent.REQUESTED]
         return self.fence is not before
 
     def replace_key(self, master_key: bytes) -> None:
-        """Take another key, which the journal is to have too."""
+        """Replace the key; the journal must get the new one, too."""
         self.master_key = master_key
         self.is_key_journalled = self.is_key_durable = False
 
     def on_key_written(self, error: JournalFullError | None) -> None:
-        """The journal has the key, or could not write it: then the next record brings it along."""
+        """Note whether the key is in the journal; if it failed, the next record writes the key
+        again."""
         self.is_key_journalled = self.is_key_durable = error is None
 
     def wait_for_fence(self, waiter: FenceWaiter) -> None:
@@ -159,7 +161,7 @@ class LedgerDescriptor:
         self._waiters.append(waiter)
 
     def on_fence_written(self, error: JournalFullError | None) -> None:
-        """The write has ended; everyone who waits hears of it."""
+        """Note the outcome of the write, and call every waiter."""
         event = FenceEvent.WRITTEN if error is None else FenceEvent.FAILED
         self.fence = TRANSITIONS[self.fence, event]
         waiters, self._waiters = self._waiters, None
@@ -170,8 +172,8 @@ class LedgerDescriptor:
 class LedgerTable:
     """The descriptors by ledger id, backed by the states of the storage.
 
-    A descriptor may be used until the next await; later only one that is not settled is certainly
-    still that of its ledger.
+    A descriptor may be used until the next await. After that, only an unsettled descriptor is
+    certain to be still the one of its ledger.
     """
 
     def __init__(
@@ -182,29 +184,29 @@ class LedgerTable:
         *,
         descriptors_max: int = 100_000,
     ) -> None:
-        """Beyond `descriptors_max` the oldest that are settled go."""
+        """Beyond `descriptors_max`, the oldest settled descriptors are evicted."""
         assert descriptors_max > 0
         self._storage = storage
         self._descriptors_max = descriptors_max
         self.tombstones = Tombstones() if tombstones is None else tombstones
         self._horizon = LossHorizon() if horizon is None else horizon
         self.on_deleted: list[Callable[[int], None]] = []
-        """Called with each ledger that was deleted here, when nothing knows it any more."""
+        """Called with each ledger deleted here, after table and storage have forgotten it."""
         self._ledgers: OrderedDict[int, LedgerDescriptor] = OrderedDict()
-        """In order of arrival. A use does not move one: it would cost every add."""
+        """In order of arrival. A use does not move a descriptor, which would cost every add."""
         self._changed: deque[LedgerDescriptor] = deque()
         self._changes_noted = self._changes_put = 0
-        """Ever put into that queue, and taken out of it."""
+        """Descriptors ever appended to `_changed`, and ever taken from it."""
 
     def __len__(self) -> int:
-        """Descriptors in memory."""
+        """Return the number of descriptors in memory."""
         return len(self._ledgers)
 
     def find(self, ledger_id: int) -> LedgerDescriptor | None:
-        """The ledger's descriptor; None if this bookie does not know the ledger.
+        """Return the ledger's descriptor; None if this bookie does not know the ledger.
 
-        States of the storage are taken for durable: those that this process put there have a
-        descriptor still, or had one that was settled; those before it were flushed or replayed.
+        States of the storage count as durable. Those that this process put there still have a
+        descriptor, or had a settled one; older states were flushed or replayed.
         """
         descriptor = self._ledgers.get(ledger_id)
         if descriptor is None:
@@ -215,10 +217,10 @@ class LedgerTable:
         return descriptor
 
     def admit(self, ledger_id: int, master_key: bytes) -> LedgerDescriptor | None:
-        """The descriptor for a request with this key; None if it is not the ledger's key.
+        """Return the descriptor for a request with this key; None if the key is wrong.
 
-        First contact makes the ledger known to the storage, with this key. The key is yet to be
-        journalled then. An empty key (of an integrity pass) is replaced by the first real one.
+        The first contact makes the ledger known to the storage, with this key, which is not
+        journalled yet. An empty key (of an integrity pass) is replaced by the first real one.
         """
         descriptor = self.find(ledger_id)
         if descriptor is None:
@@ -234,11 +236,11 @@ class LedgerTable:
         return descriptor
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
-        """Whether this key, or none, opens the ledger for reading.
+        """Return whether this key, or none, opens the ledger for reading.
 
-        None is the key of the empty password, which ledgers of older releases have: their readers
-        show none. Where the key is not known (the index was made anew, and no add or fence came
-        since) every reader is served, since nobody could tell a good one.
+        No key counts as the key of the empty password, which ledgers of older releases have: their
+        readers send none. If the key is not known (the index was rebuilt, and no add or fence has
+        arrived since), every reader is served, since no key can be checked.
         """
         descriptor = self.find(ledger_id)
         if descriptor is None or not descriptor.master_key:
@@ -246,17 +248,17 @@ class LedgerTable:
         return compare_digest(master_key or _NO_PASSWORD, descriptor.master_key)
 
     def is_durably_fenced(self, ledger_id: int) -> bool:
-        """Whether replies may say that the ledger is fenced."""
+        """Return whether replies may say that the ledger is fenced."""
         descriptor = self.find(ledger_id)
         return descriptor is not None and descriptor.fence is FenceState.DURABLE
 
     def is_in_limbo(self, ledger_id: int) -> bool:
-        """Whether entries of the ledger may have been lost here.
+        """Return whether entries of the ledger may have been lost here.
 
-        One that the horizon hides is not in limbo any more when it is known again, by a fence or an
-        add of recovery: it was not open, and no entry of it belonged here, when the loss was noted.
-        So no recovery that asks here can still close it, and what re-replication brings has to be
-        listed, and completed where it was cut; what is unknown for ever would never be.
+        A ledger that the horizon hides leaves limbo when a fence or a recovery add makes it known
+        again. When the loss was noted it was not open, and no entry of it belonged here. So no
+        recovery that asks here can still close it. Entries that re-replication brings must be
+        listed, and completed if the copy was interrupted; in a lasting limbo they never would be.
         """
         descriptor = self.find(ledger_id)
         if descriptor is None:
@@ -264,9 +266,11 @@ class LedgerTable:
         return descriptor.is_in_limbo
 
     def leave_limbo(self, ledger_id: int, master_key: bytes) -> None:
-        """All that the ledger lost is stored again; its key counts if the lost state was all that
-        knew it. Durable after the next flush, which makes the entries durable too; a crash before
-        it finds the ledger in limbo."""
+        """End the limbo of a ledger whose lost entries are all stored again.
+
+        `master_key` is used if the key was lost with the state. Durable after the next flush, which
+        also makes the entries durable; after a crash before it, the ledger is in limbo again.
+        """
         descriptor = self.find(ledger_id)
         if descriptor is not None and descriptor.is_in_limbo:
             descriptor.is_in_limbo = False
@@ -274,20 +278,23 @@ class LedgerTable:
             self._storage.put_state(ledger_id, descriptor.state)
 
     def last_add_confirmed(self, ledger_id: int) -> int:
-        """The highest LAC seen of the ledger; -1 if none."""
+        """Return the highest LAC seen of the ledger; -1 if none."""
         descriptor = self.find(ledger_id)
         return -1 if descriptor is None else descriptor.last_add_confirmed
 
     def was_deleted(self, ledger_id: int) -> bool:
-        """Whether the ledger was deleted here a while ago, or its fence may be among what was lost:
-        it takes no adds but those of recovery, whether or not it is known again since (defects B13
-        and D16)."""
+        """Return whether the ledger was deleted here lately, or its fence may have been lost.
+
+        Such a ledger takes recovery adds only, even if it is known again since (defects B13 and
+        D16).
+        """
         return ledger_id in self.tombstones or self._horizon.hides(ledger_id)
 
     def delete(self, ledger_id: int, now_s: float) -> bool:
         """Forget the ledger and its entries, also in the storage; durable after the next flush.
 
-        False, and nothing happens, while its fence is being written: who asked for it waits.
+        Return False and change nothing while its fence is being written, since requests wait for
+        it.
         """
         descriptor = self._ledgers.get(ledger_id)
         if descriptor is not None:
@@ -301,7 +308,10 @@ class LedgerTable:
         return True
 
     def raise_last_add_confirmed(self, descriptor: LedgerDescriptor, value: int) -> bool:
-        """Rule 2.4: by max; whether it moved. The storage hears of it with the next checkpoint."""
+        """Raise the LAC to `value` if that is higher (rule 2.4); return whether it moved.
+
+        The storage gets it with the next checkpoint.
+        """
         if value <= descriptor.last_add_confirmed:
             return False
         descriptor.last_add_confirmed = value
@@ -309,17 +319,17 @@ class LedgerTable:
         return True
 
     def keep_explicit_lac(self, descriptor: LedgerDescriptor, packet: bytes) -> None:
-        """Keep a LAC packet if its LAC is above the one that is kept."""
+        """Keep a LAC packet if its LAC is above that of the present one."""
         if LAC_PACKET_HEADER.unpack_from(packet)[1] > descriptor.explicit_last_add_confirmed:
             descriptor.explicit_lac = packet
             self._note_change(descriptor)
 
     async def put_changed_states(self) -> None:
-        """Before a flush: give the storage the LACs that moved, explicit ones too.
+        """Put LACs that moved, explicit ones too, into the storage before a flush.
 
-        On return everything that had changed before the call is in the storage, whoever put it
-        there: two calls may run at a time, and the mark of the later covers the changes of both
-        (rule 8.4). What changes meanwhile may wait for the next flush.
+        On return, every change from before the call is in the storage, whichever call put it there:
+        two calls may run at a time, and the mark of the later one covers the changes of both (rule
+        8.4). Changes during the call may wait for the next flush.
         """
         until = self._changes_noted
         while self._changes_put < until:
@@ -348,11 +358,11 @@ class LedgerTable:
         self._ledgers[descriptor.ledger_id] = descriptor
 
     def _evict(self, *, room: int, looks_max: int) -> None:
-        """Make room for so many more, as far as a few looks at the oldest go."""
+        """Make room for `room` more descriptors, examining `looks_max` of the oldest at most."""
         ledgers, most = self._ledgers, self._descriptors_max - room
         for _ in range(min(looks_max, len(ledgers))):
             if len(ledgers) <= most:
                 return
             ledger_id, descriptor = ledgers.popitem(last=False)
             if not descriptor.is_settled:
-                ledgers[ledger_id] = descriptor  # the newest now; its turn comes again
+                ledgers[ledger_id] = descriptor  # now the newest; examined again later

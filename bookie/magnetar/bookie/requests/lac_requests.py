@@ -1,12 +1,13 @@
 """Last add confirmed: READ_LAC, WRITE_LAC, and the readers that wait for it to move.
 
-A LAC is a claim of the writer about what it has seen confirmed. It is true whether or not this
-bookie keeps what told it, so readers hear of it at once; only the answer to a WRITE_LAC waits for
-the journal. What memory can answer needs no task, and no request that waits has one.
+A LAC is a claim of the writer about the entries it has seen confirmed. It is true even if this
+bookie loses the packet that carried it, so readers get it at once; only the reply to a WRITE_LAC
+waits for the journal. Requests that memory can answer need no task, and neither do waiting
+requests.
 
-Of a ledger in limbo the last entry may be lost, and who reads a LAC counts the bookies that told
-theirs: such a ledger is fenced if that is asked for, and the reply is UNKNOWN_LEDGER_STATE. News is
-news, though: a LAC above the one that a long poll knows is told.
+A ledger in limbo may have lost its last entry, and a reader counts every bookie that returns a LAC.
+So such a ledger is fenced on request, but the reply is UNKNOWN_LEDGER_STATE. A long poll is still
+answered when the LAC exceeds the one it knows.
 """
 
 import asyncio
@@ -32,9 +33,9 @@ from magnetar.ledger.wire_bodies import (
 )
 
 _ANY_LAC = 1 << 63
-"""Above every LAC."""
+"""A value above every LAC."""
 _REPLY_ROOM_BYTES = 1024
-"""Header, lengths and explicit LAC packet of a reply."""
+"""Bytes for header, lengths and explicit LAC packet of a reply."""
 
 
 class LacRequests:
@@ -61,7 +62,7 @@ class LacRequests:
         self._metrics = metrics
         self._reply_bytes_max = settings.read_reply_bytes_max
         self.polls = LongPolls(settings)
-        """The requests that wait for news. Adds look at their number before they tell of a LAC."""
+        """The waiting long polls. Adds check their number before they report a LAC."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         ledgers.on_deleted.append(self.on_deleted)
@@ -69,7 +70,7 @@ class LacRequests:
     # Requests
 
     def write_lac(self, frame: Frame, batch: Batch) -> None:
-        """Obey a WRITE_LAC.
+        """Handle a WRITE_LAC.
 
         Raises:
             BookieProtocolError: the body is no key and LAC packet.
@@ -102,7 +103,7 @@ class LacRequests:
             self.on_raised(ledger)
 
     def read_lac(self, frame: Frame, batch: Batch) -> None:
-        """Obey a READ_LAC.
+        """Handle a READ_LAC.
 
         Raises:
             BookieProtocolError: the body cannot be decoded.
@@ -156,7 +157,8 @@ class LacRequests:
     # Long polls
 
     def on_raised(self, ledger: LedgerDescriptor) -> None:
-        """The ledger's LAC moved; the replies to those who waited are ready on return."""
+        """Answer the long polls for which the ledger's new LAC is news; replies are ready on
+        return."""
         if not self.polls.count:
             return
         for waiting in self.polls.take(ledger.ledger_id, ledger.last_add_confirmed):
@@ -166,19 +168,19 @@ class LacRequests:
         self._metrics.long_polls = self.polls.count
 
     def on_deleted(self, ledger_id: int) -> None:
-        """The ledger was deleted here: who waits for news of it hears that it is not known."""
+        """Answer the long polls of a deleted ledger: the ledger is not known."""
         for waiting in self.polls.take(ledger_id, _ANY_LAC):
             self._answer_nothing_new(waiting)
         self._metrics.long_polls = self.polls.count
         self._replies.send()
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Drop the long polls of a closed connection."""
         self.polls.forget(connection)
         self._metrics.long_polls = self.polls.count
 
     def close(self) -> None:
-        """No more timers."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -203,15 +205,17 @@ class LacRequests:
             )
 
     def _is_admitted(self, waiting: WaitingPoll) -> bool:
-        """Whether it may be answered; else the reply has said why not. Asked when it comes, and
-        with the answer: the ledger may not have been known before."""
+        """Return whether the long poll may be answered; if not, reply with the reason.
+
+        Checked on arrival and before the answer, since the ledger may have been unknown on arrival.
+        """
         key = waiting.poll.master_key
         return self._fences.admit_read(waiting.connection, waiting.frame, key)
 
     def _answer_news(self, waiting: WaitingPoll, ledger: LedgerDescriptor) -> None:
         connection, frame = waiting.connection, waiting.frame
         if connection.is_congested:
-            # It may have thousands that wait: their replies must not pile up here.
+            # Thousands of its polls may be waiting: their replies must not pile up here.
             text = "the client does not take its replies"
             self._replies.put_error(connection, frame, Status.TOO_MANY_REQUESTS, text)
             return
@@ -237,7 +241,7 @@ class LacRequests:
     def _entries_behind(
         self, waiting: WaitingPoll, ledger: LedgerDescriptor, *, room: int
     ) -> bytes:
-        """An entry block, or nothing: then the client reads them when it wants them."""
+        """Return an entry block, or empty bytes: the client then reads the entries itself."""
         poll = waiting.poll
         bytes_max = min(poll.entries_bytes_max, self._reply_bytes_max)
         if bytes_max == 0:
@@ -262,7 +266,7 @@ class LacRequests:
             self._replies.put(connection, frame, encode_lac_reply(b"", b""))
 
     def _watch_deadlines(self) -> None:
-        """One timer, for the deadline that comes first."""
+        """Keep one timer, set to the earliest deadline."""
         at_s = self.polls.next_deadline_s()
         if at_s is None or (self._timer is not None and self._timer_at_s <= at_s):
             return

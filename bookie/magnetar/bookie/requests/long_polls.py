@@ -1,7 +1,8 @@
-"""Requests that wait for a ledger's LAC to move: bounded in number and in time. Pure.
+"""Long polls that wait for a ledger's LAC to move: bounded in number and in time. Pure.
 
 A waiting request is an object in a list, not a task. It leaves in one of three ways: the LAC
-exceeds what it knows (`take`), its time is up (`expire`), or its connection is closed (`forget`).
+exceeds the one it knows (`take`), its time is up (`expire`), or its connection is closed
+(`forget`).
 """
 
 import heapq
@@ -16,7 +17,7 @@ _REBUILD_MIN = 64
 
 
 class WaitingPoll:
-    """One request that waits."""
+    """One waiting long poll."""
 
     __slots__ = ("connection", "frame", "is_waiting", "poll")
 
@@ -28,21 +29,21 @@ class WaitingPoll:
 
 
 class LongPolls:
-    """All requests of a bookie that wait, by ledger and by deadline."""
+    """All waiting long polls of a bookie, by ledger and by deadline."""
 
     def __init__(self, settings: BookieSettings) -> None:
         self._settings = settings
-        # Dicts for sets that keep their order: the older request is answered first.
+        # Dicts serve as ordered sets: the older request is answered first.
         self._by_ledger: dict[int, dict[WaitingPoll, None]] = {}
         self._by_connection: dict[Connection, dict[WaitingPoll, None]] = {}
         self._deadlines: list[tuple[float, int, WaitingPoll]] = []
-        """A heap. Those that left early stay in it until they are on top, or too many."""
+        """A heap. Requests that left early stay in it until they reach the top, or are too many."""
         self._added = 0
         self.count = 0
-        """Requests that wait now."""
+        """Number of waiting requests."""
 
     def add(self, waiting: WaitingPoll, now_s: float) -> bool:
-        """Let a request wait; False if there are too many."""
+        """Let a request wait; return False if too many are waiting."""
         connection = waiting.connection
         settings = self._settings
         of_connection = len(self._by_connection.get(connection, ()))
@@ -55,12 +56,12 @@ class LongPolls:
         self._by_ledger.setdefault(waiting.frame.ledger_id, {})[waiting] = None
         self._by_connection.setdefault(connection, {})[waiting] = None
         wait_ms = min(waiting.poll.wait_ms, settings.long_poll_ms_max)
-        self._added += 1  # of two deadlines that are equal, the older request comes first
+        self._added += 1  # breaks ties: the older request comes first
         heapq.heappush(self._deadlines, (now_s + wait_ms / 1000, self._added, waiting))
         return True
 
     def take(self, ledger_id: int, last_add_confirmed: int) -> Sequence[WaitingPoll]:
-        """The requests for which this LAC is news; they wait no more."""
+        """Remove and return the requests for which this LAC is news."""
         waiting = self._by_ledger.get(ledger_id)
         if waiting is None:
             return ()
@@ -70,7 +71,7 @@ class LongPolls:
         return taken
 
     def expire(self, now_s: float) -> list[WaitingPoll]:
-        """The requests whose time is up; they wait no more."""
+        """Remove and return the requests whose time is up."""
         expired: list[WaitingPoll] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_s:
@@ -81,14 +82,14 @@ class LongPolls:
         return expired
 
     def next_deadline_s(self) -> float | None:
-        """When `expire` should be called next; None if nothing waits."""
+        """Return when `expire` should be called next; None if no request waits."""
         deadlines = self._deadlines
         while deadlines and not deadlines[0][2].is_waiting:
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed: nobody waits on it any more."""
+        """Remove the requests of a closed connection."""
         for waiting in list(self._by_connection.get(connection, ())):
             self._remove(waiting)
 
@@ -102,7 +103,8 @@ class LongPolls:
             del self._by_connection[connection]
         if not of_ledger:
             del self._by_ledger[ledger_id]
-        # News come faster than deadlines: without this the heap would hold what left long ago.
+        # News come faster than deadlines: without this, the heap would fill with requests that
+        # left.
         if len(self._deadlines) > max(_REBUILD_MIN, 2 * self.count):
             self._deadlines = [item for item in self._deadlines if item[2].is_waiting]
             heapq.heapify(self._deadlines)

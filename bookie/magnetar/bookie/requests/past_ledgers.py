@@ -1,30 +1,30 @@
-"""Ledgers of which nothing is left here, and which still must not be taken for new. Pure.
+"""Past ledgers: this bookie holds nothing of them, and must not take them for new. Pure.
 
-Deleted ones (`Tombstones`). A writer may not know that its ledger was recovered, closed and deleted
-meanwhile. Its next add would make the ledger again, without the fence that had stopped it, and be
-acknowledged (defect B13). So a deleted ledger is remembered, in memory alone and for some days:
-writers do not live longer than that without a look at the metadata. Recovery adds and fences pass:
-re-replication may bring a closed ledger back to this bookie.
+Deleted ledgers (`Tombstones`). A writer may not know that its ledger was recovered, closed and
+deleted meanwhile. Its next add would create the ledger again, without the fence that had stopped
+it, and be acknowledged (defect B13). So the bookie remembers a deleted ledger, in memory alone and
+for some days: no writer lives longer than that without a look at the metadata. Recovery adds and
+fences pass: re-replication may bring a closed ledger back to this bookie.
 
-Those from before a loss of data (`LossHorizon`). The loss took the fences along, also those of
-ledgers that name the bookie nowhere any more: a writer that paused before such a ledger was
+Ledgers from before a loss of data (`LossHorizon`). The loss took the fences along, also those of
+ledgers that no longer name the bookie anywhere. A writer that paused before such a ledger was
 recovered would find nothing here that refuses its adds (defect D16). A ledger that was not open
 when the loss was noticed never is again: CLOSED, IN_RECOVERY and deleted do not lead back to OPEN.
-So of the ledgers that existed then, those alone that were open may get ordinary adds. Ledger ids
-are given in ascending order; the highest one bounds them all.
+So of the ledgers that existed then, only the open ones may get ordinary adds. Ledger ids are
+assigned in ascending order; the highest one bounds them all.
 """
 
 from dataclasses import dataclass
 
 
 class Tombstones:
-    """Deleted ledgers, bounded in number and time; the oldest goes first."""
+    """Deleted ledgers, bounded in number and time; the oldest is evicted first."""
 
     def __init__(self, *, keep_s: float = 7 * 86_400.0, count_max: int = 200_000) -> None:
         self._keep_s = keep_s
         self._count_max = count_max
         self._until_s: dict[int, float] = {}
-        """In the order of the deletions."""
+        """Expiry by ledger id, in the order of the deletions."""
 
     def __len__(self) -> int:
         return len(self._until_s)
@@ -33,7 +33,7 @@ class Tombstones:
         return ledger_id in self._until_s
 
     def put(self, ledger_id: int, now_s: float) -> None:
-        """The ledger was deleted."""
+        """Remember a deleted ledger."""
         until_s = self._until_s
         until_s.pop(ledger_id, None)
         if self._count_max == 0:
@@ -43,7 +43,7 @@ class Tombstones:
         until_s[ledger_id] = now_s + self._keep_s
 
     def expire(self, now_s: float) -> None:
-        """Forget those whose time is over."""
+        """Forget the ledgers whose time is over."""
         until_s = self._until_s
         while until_s:
             ledger_id = next(iter(until_s))
@@ -54,13 +54,13 @@ class Tombstones:
 
 @dataclass(frozen=True, slots=True)
 class LossHorizon:
-    """The ledgers that existed, and the open ones, when the last loss was noticed."""
+    """The ledgers that existed, and those that were open, when the last loss was noticed."""
 
     ledger_id: int = -1
-    """The highest id there was; -1: nothing was ever lost."""
+    """The highest ledger id at that time; -1 if nothing was ever lost."""
     open_ledgers: frozenset[int] = frozenset()
-    """The ledgers that were open, and of which this bookie held nothing that it may have lost."""
+    """Ledgers that were open, and whose last fragment did not name this bookie."""
 
     def hides(self, ledger_id: int) -> bool:
-        """Whether the bookie may have known and fenced the ledger before the loss."""
+        """Return whether the bookie may have known and fenced the ledger before the loss."""
         return ledger_id <= self.ledger_id and ledger_id not in self.open_ledgers

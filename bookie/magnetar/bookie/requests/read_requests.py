@@ -1,8 +1,8 @@
 """Reads of entries and lists of entry ids.
 
-What memory can answer is answered at once, the rest by a task each. NO_SUCH_ENTRY and
-NO_SUCH_LEDGER only when the storage is certain (contract C3); of a ledger in limbo it never is:
-what is found is served, and what is not is UNKNOWN_LEDGER_STATE.
+Memory answers at once if it can; every other request gets a task. NO_SUCH_ENTRY and NO_SUCH_LEDGER
+are sent only when the storage is certain (contract C3). For a ledger in limbo it never is: entries
+that are found are served, others get UNKNOWN_LEDGER_STATE.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class ReadRequests:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def read(self, frame: Frame, batch: Batch) -> None:
-        """Obey a READ.
+        """Handle a READ.
 
         Raises:
             BookieProtocolError: the body cannot be decoded.
@@ -76,7 +76,7 @@ class ReadRequests:
             self._read_range(connection, frame, last, bytes_max)
 
     def list_entries(self, frame: Frame, connection: Connection) -> None:
-        """Obey a LIST_ENTRIES.
+        """Handle a LIST_ENTRIES.
 
         Raises:
             BookieProtocolError: the body cannot be decoded.
@@ -91,7 +91,7 @@ class ReadRequests:
         if not self._fences.admit_read(connection, frame, key):
             return
         if self._ledgers.is_in_limbo(ledger_id):
-            # A list says what is absent, too.
+            # A list also claims which entries are absent.
             self.put_failure(connection, frame, LedgerInLimboError(ledger_id))
             return
         bytes_max = max(1, min(bytes_max, ENTRY_LIST_BYTES_MAX))
@@ -114,7 +114,7 @@ class ReadRequests:
         task.add_done_callback(self._on_done)
 
     async def close(self) -> None:
-        """Give up the reads under way."""
+        """Cancel the reads in progress."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -122,7 +122,7 @@ class ReadRequests:
 
     def _read_range(self, connection: Connection, frame: Frame, last: int, bytes_max: int) -> None:
         ledger_id, first = frame.ledger_id, frame.entry_id
-        # Asked before the read, too: one that misses may end after the ledger was made whole.
+        # Checked before the read, too: a read that misses may end after the ledger left limbo.
         was_in_limbo = self._ledgers.is_in_limbo(ledger_id)
         try:
             packets = self._storage.read_now(ledger_id, first, last, bytes_max)
@@ -149,7 +149,7 @@ class ReadRequests:
     def _in_limbo(
         self, ledger_id: int, was_in_limbo: bool, error: BookieServiceError
     ) -> BookieServiceError:
-        """What a failed read may say: of a ledger in limbo nobody knows what is absent."""
+        """Return the error to reply with: in a ledger in limbo, no entry is known to be absent."""
         is_negative = isinstance(error, NoSuchEntryInStorageError | NoSuchLedgerInStorageError)
         if is_negative and (was_in_limbo or self._ledgers.is_in_limbo(ledger_id)):
             return LedgerInLimboError(ledger_id)

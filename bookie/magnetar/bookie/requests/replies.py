@@ -1,7 +1,8 @@
-"""Replies: those that wait for the journal, and those on their way out.
+"""Replies: those that wait for the journal, and those that are ready to send.
 
-A `BatchContext` keeps what the requests of one network read leave for a journal to report, and whom
-to tell then. `Replies` collects what is ready, and sends it with one write per connection.
+A `BatchContext` keeps the requests of one network read that a journal must report, and the
+connection that gets the replies. `Replies` collects ready replies and sends them with one write per
+connection.
 """
 
 import asyncio
@@ -31,28 +32,28 @@ _EMPTY_BODY_LENGTH = HEADER_BYTES - 4
 _ADDS_REPLY = Op.ADDS | RESPONSE
 _READS = (int(Op.READ), int(Op.READ_LAC))
 _SEND_BYTES_MIN = 64 << 10
-"""Replies of this size together are sent at once: whether they congest the connection is to be
-known before more are made."""
+"""Pending replies of this size are sent at once, to see whether they congest the connection before
+more are made."""
 
 
 _READ_CHARGE_BYTES_MIN = 4096
-"""A read of a single small entry costs memory too, beside its bytes."""
+"""Smallest charge of a read: even a single small entry costs memory beside its bytes."""
 
 
 def read_charge(bytes_max: int) -> int:
-    """What a read that asks for so much counts while it is under way."""
+    """Return the bytes that a pending read of up to `bytes_max` counts for."""
     return max(bytes_max, _READ_CHARGE_BYTES_MIN)
 
 
 class Connection(Protocol):
-    """Where a request came from and its reply goes to."""
+    """The connection that a request came from and its reply goes to."""
 
     reads_bytes: int
-    """What its reads have asked for that wait for the disk or a fence."""
+    """Bytes requested by its reads that wait for the disk or a fence."""
 
     @property
     def is_congested(self) -> bool:
-        """The client does not take its replies, or too many of its reads are under way."""
+        """Whether the client does not take its replies, or has too many pending reads."""
         ...
 
     def send(self, data: bytes) -> None:
@@ -60,23 +61,23 @@ class Connection(Protocol):
         ...
 
     def try_again(self) -> None:
-        """What kept the bookie from taking all frames of the connection may be over."""
+        """Handle waiting frames again, after the reason to wait may have ended."""
         ...
 
 
 class BatchContext:
-    """The replies to send when a batch is durable, and to whom."""
+    """The replies to send when a batch is durable, and their connection."""
 
     __slots__ = ("adds", "connection", "fences", "keys", "lacs", "shared_adds")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.adds: list[tuple[int, int, int]] = []
-        """Request id, ledger id, entry id."""
+        """Request id, ledger id and entry id of each ADD."""
         self.shared_adds: defaultdict[int, list[int]] = defaultdict(list)
-        """Of ADDS, by request id: ledger id, entry id, ledger id, entry id, ..."""
+        """Adds of ADDS frames, by request id: ledger id, entry id, ledger id, entry id, ..."""
         self.lacs: list[tuple[int, int, int]] = []
-        """Request id, ledger id, LAC."""
+        """Request id, ledger id and LAC of each WRITE_LAC."""
         self.keys: list[LedgerDescriptor] = []
         self.fences: list[LedgerDescriptor] = []
 
@@ -85,7 +86,7 @@ Batch = JournalBatch[BatchContext]
 
 
 class ReadBatches(dict[int, Batch]):
-    """The batches of one network read, by the number of the journal; made when first needed."""
+    """The batches of one network read, by journal number; made when first needed."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -96,13 +97,13 @@ class ReadBatches(dict[int, Batch]):
 
 
 class JournalQueue(Protocol):
-    """The journal, as far as requests go: it reports each batch to `on_committed`, once."""
+    """The journal as requests see it: it reports each batch to `on_committed`, once."""
 
     def append(self, batch: Batch) -> None: ...
 
 
 def journal_key(ledger: LedgerDescriptor, batch: Batch) -> None:
-    """Write the ledger's master key ahead of what this process first writes of the ledger."""
+    """Write the ledger's master key ahead of the first record of the ledger by this process."""
     if not ledger.is_key_journalled:
         batch.add(NewRecord(RecordType.MASTER_KEY, ledger.ledger_id, ledger.master_key))
         batch.context.keys.append(ledger)
@@ -110,7 +111,7 @@ def journal_key(ledger: LedgerDescriptor, batch: Batch) -> None:
 
 
 class Replies:
-    """The replies that are ready."""
+    """Collects the ready replies, and sends them."""
 
     def __init__(self, ledgers: LedgerTable, metrics: BookieMetrics) -> None:
         self._ledgers = ledgers
@@ -119,18 +120,18 @@ class Replies:
         self._is_send_due = False
 
     def put(self, connection: Connection, frame: Frame, body: bytes = b"") -> None:
-        """OK, with this body."""
+        """Reply OK, with this body."""
         self._put(connection, frame, Status.OK, body)
 
     def put_error(self, connection: Connection, frame: Frame, status: Status, text: str) -> None:
-        """Another status, with a text for people."""
+        """Reply with an error status and a text for people."""
         self._metrics.count_failure(status.name)
         self._put(connection, frame, status, text.encode())
 
     def put_empty(
         self, connection: Connection, op: int, requests: Sequence[tuple[int, int, int]]
     ) -> None:
-        """OK without a body to many requests: request id, ledger id, entry id of each."""
+        """Reply OK without a body to many requests: request id, ledger id, entry id of each."""
         op |= RESPONSE
         headers = [
             _header(op, 0, 0, Status.OK, request_id, ledger_id, entry_id)
@@ -139,7 +140,7 @@ class Replies:
         self._outgoing(connection).add(headers, HEADER_BYTES * len(headers))
 
     def put_shared(self, connection: Connection, request_id: int, ids: Sequence[int]) -> None:
-        """OK to adds of an ADDS: ledger id and entry id of each."""
+        """Reply OK to adds of an ADDS: ledger id and entry id of each, in turn."""
         body = encode_outcome(ids)
         header = _header(_ADDS_REPLY, len(body), 0, Status.OK, request_id, NO_ID, NO_ID)
         self._outgoing(connection).add((header, body), HEADER_BYTES + len(body))
@@ -151,7 +152,8 @@ class Replies:
         packets: Sequence[bytes],
         last_add_confirmed: int,
     ) -> int:
-        """OK to a READ: the LAC, and the packets as a block; returns the bytes of the block.
+        """Reply OK to a READ with the LAC and the packets as a block; return the bytes of the
+        block.
 
         The packets are not copied before they are sent.
         """
@@ -164,14 +166,15 @@ class Replies:
         return body_bytes - 8
 
     def send_much(self, connection: Connection) -> None:
-        """Send what there is for the connection, if it is so much that more must wait for it."""
+        """Send the replies of the connection now if they are large."""
         outgoing = self._outbox.get(connection)
         if outgoing is not None and outgoing.size_bytes >= _SEND_BYTES_MIN:
             del self._outbox[connection]
             outgoing.send(connection)
 
     def send_soon(self) -> None:
-        """Send when everything that is ready to run now has run: many small replies, one write."""
+        """Send after all callbacks that are ready now, so that many small replies make one
+        write."""
         if not self._is_send_due:
             self._is_send_due = True
             asyncio.get_running_loop().call_soon(self._send_due)
@@ -181,11 +184,11 @@ class Replies:
         self.send()
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Drop the replies to a closed connection."""
         self._outbox.pop(connection, None)
 
     def send(self) -> None:
-        """One write per connection."""
+        """Send all ready replies, with one write per connection."""
         if not self._outbox:
             return
         outbox, self._outbox = self._outbox, {}
@@ -201,7 +204,7 @@ class Replies:
 
     def _reply_header(self, frame: Frame, status: Status, body_bytes: int) -> bytes:
         op, _, _, _, request_id, ledger_id, entry_id, _ = frame
-        # Nothing may be inferred from a reply without the flag: only reads carry it.
+        # The absence of the flag means nothing: only replies to reads carry it.
         is_fenced = op in _READS and self._ledgers.is_durably_fenced(ledger_id)
         flags = Flag.FENCED if is_fenced else 0
         return _header(op | RESPONSE, body_bytes, flags, status, request_id, ledger_id, entry_id)
@@ -214,7 +217,7 @@ class Replies:
 
 
 class _Outgoing:
-    """The replies to one connection, in pieces."""
+    """The pending replies to one connection, in pieces."""
 
     __slots__ = ("pieces", "size_bytes")
 

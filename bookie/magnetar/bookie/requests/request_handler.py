@@ -1,9 +1,9 @@
-"""What a bookie does with requests: frames in, replies out. No sockets, no files.
+"""The request handler of a bookie: frames in, replies out. No sockets, no files.
 
-Frames come in batches, one per network read. What a batch leaves for a journal goes there as one
-batch of records, in one piece of synchronous code with the checks and the storage. (With several
-journals a ledger's id chooses its journal: its records are in one of them, in order.) Its replies
-are made when the journal reports the group, and leave in one piece per connection.
+Frames come in batches, one per network read. All records of a batch go to the journal as one batch,
+in one piece of synchronous code with the checks and the storage. (With several journals, the ledger
+id chooses the journal: the records of a ledger are in one of them, in order.) The replies are made
+when the journal reports the group, and leave with one write per connection.
 
 The rules of adds are here; the others are in `fence_requests.py`, `read_requests.py` and
 `lac_requests.py`.
@@ -50,7 +50,7 @@ _RECOVERY = int(Flag.RECOVERY)
 
 
 class RequestHandler:
-    """The requests of all connections of one bookie."""
+    """Handler of the requests of all connections of one bookie."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RequestHandler:
         gate: WriteGate | None = None,
         directories: Callable[[], Sequence[DirectoryFacts]] = tuple,
     ) -> None:
-        """`directories`: what the last look at them has found."""
+        """`directories` returns the result of the last check of the directories."""
         self._directories = directories
         self._identity = BookieIdentity(bookie_id, instance_id)
         self._version = version
@@ -109,19 +109,19 @@ class RequestHandler:
         )
 
     def use_journal(self, *journals: JournalQueue) -> None:
-        """Must be called before the first request."""
+        """Set the journals; call it before the first request."""
         assert journals
         self._journals = journals
 
     def handle(self, connection: Connection, frames: Sequence[Frame]) -> int:
-        """Obey the frames in order; returns how many were taken.
+        """Handle frames in order; return how many were handled.
 
-        The rest must be offered again after `connection.try_again()`: there is no room for an add,
-        or the connection is congested.
+        Offer the rest again after `connection.try_again()`: an add found no room, or the connection
+        is congested.
 
         Raises:
-            WrongBookieError: the client means another bookie: it was told, and is to be cut off.
-            BookieProtocolError: a frame that cannot be decoded; what came before it was obeyed.
+            WrongBookieError: the client means another bookie; it has the reply, and must be cut.
+            BookieProtocolError: a frame cannot be decoded; the frames before it were handled.
         """
         journals, adds, replies = len(self._journals), self._adds, self._replies
         batches = ReadBatches(connection)
@@ -144,7 +144,7 @@ class RequestHandler:
                     replies.send_much(connection)  # it may congest the connection
                 taken += 1
         finally:
-            # Whatever happened: what is in the storage's memory now goes to the journal too.
+            # Even after an error: records of data in the storage's memory must go to the journal.
             for number, batch in batches.items():
                 if batch.records:
                     self._journals[number].append(batch)
@@ -173,16 +173,18 @@ class RequestHandler:
             self._replies.put_error(connection, frame, Status.BAD_REQUEST, text)
 
     def _greet(self, frame: Frame, connection: Connection) -> None:
-        """
+        """Answer an INFO; with an identity in its body it is a hello.
+
         Raises:
-            WrongBookieError: the frame is a hello, to another bookie.
+            WrongBookieError: the frame is a hello to another bookie.
         """
         meant = decode_identity(frame.body) if frame.body else self._identity
         if meant.is_other_than(self._identity):
             text = f"expected {meant}, but {self._identity} answered"
             self._replies.put_error(connection, frame, Status.WRONG_BOOKIE, text)
             raise WrongBookieError(text)
-        # A hello asks who answers, on every connection: it gets no list of directories.
+        # A hello, sent on every connection, only checks who answers: its reply lists no
+        # directories.
         directories = () if frame.body else self._directories()
         self._replies.put(connection, frame, self._info(directories))
 
@@ -200,11 +202,12 @@ class RequestHandler:
         return json.dumps(facts).encode()
 
     def on_flushed(self) -> None:
-        """There is room in the write cache again."""
+        """Retry the stalled adds: the write cache has room again."""
         self._adds.on_flushed()
 
     def on_committed(self, batches: Sequence[Batch], error: JournalFullError | None) -> None:
-        """The journal's report: these batches are durable, or failed for want of room."""
+        """Answer the batches that the journal reports as durable, or as failed because the disk is
+        full."""
         replies = self._replies
         for batch in batches:
             context = batch.context
@@ -234,13 +237,13 @@ class RequestHandler:
             self._replies.put_error(context.connection, frame, error.status, str(error))
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Forget a closed connection."""
         self._adds.forget(connection)
         self._lacs.forget(connection)
         self._replies.forget(connection)
 
     async def close(self) -> None:
-        """Give up the reads under way; no timer runs any more."""
+        """Cancel the reads in progress and all timers."""
         self._adds.close()
         self._lacs.close()
         await self._reads.close()
@@ -273,14 +276,15 @@ class AddRequests:
         self._gate = gate
         self._polls = lacs.polls
         self._stalled: dict[Connection, float] = {}
-        """Connections whose next add finds no room in the write cache, and until when it waits."""
+        """Connections whose next add finds no room in the write cache, with the end of their
+        wait."""
         self._begun: dict[Connection, tuple[int, int]] = {}
-        """Connections whose next frame is an ADDS that was obeyed in part: where in its body it
-        goes on, and how many adds are left."""
+        """Connections whose next frame is a partly handled ADDS: the offset in its body, and the
+        adds left."""
         self._stall_timer: asyncio.TimerHandle | None = None
 
     def add(self, frame: Frame, batch: Batch) -> bool:
-        """Obey an ADD; False if it has to wait for room in the write cache.
+        """Handle an ADD; return False if it has to wait for room in the write cache.
 
         Raises:
             BookieProtocolError: the body is no key and entry block.
@@ -293,13 +297,13 @@ class AddRequests:
         return outcome is not _Outcome.WAITS
 
     def add_shared(self, frame: Frame, batches: ReadBatches, journals: int) -> bool:
-        """Obey an ADDS; False if the rest of it has to wait for room in the write cache.
+        """Handle an ADDS; return False if the rest of it has to wait for room in the write cache.
 
-        Each add in it is one for itself: what another is refused for does not concern it.
+        Each add in it stands alone: the refusal of one does not affect the others.
 
         Raises:
-            BookieProtocolError: there are too many or none, or the body does not hold what it
-                says; what came before was obeyed.
+            BookieProtocolError: the number of adds is 0 or too high, or the body does not match it;
+                the adds before the error were handled.
         """
         body, request_id = frame.body, frame.request_id
         count = count_of(body)
@@ -330,7 +334,7 @@ class AddRequests:
     def _add(
         self, frame: Frame, ledger_id: int, entry_id: int, key: bytes, data: bytes, batch: Batch
     ) -> "_Outcome":
-        """One add: the rules."""
+        """Handle one add: apply the rules."""
         connection = batch.context.connection
         block = decode_block(data)
         try:
@@ -378,20 +382,20 @@ class AddRequests:
         return _Outcome.TAKEN
 
     def on_flushed(self) -> None:
-        """There is room in the write cache again."""
+        """Retry the stalled adds: the write cache has room again."""
         now_s = self._clock.monotonic_s()
         for connection, until_s in list(self._stalled.items()):
             if until_s <= now_s:
-                del self._stalled[connection]  # the next add may wait anew
+                del self._stalled[connection]  # its next add may wait anew
             connection.try_again()
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Forget a closed connection."""
         self._stalled.pop(connection, None)
         self._begun.pop(connection, None)
 
     def close(self) -> None:
-        """No more timers."""
+        """Cancel the timer."""
         if self._stall_timer is not None:
             self._stall_timer.cancel()
 
@@ -404,7 +408,7 @@ class AddRequests:
             until_s = self._stalled[connection] = now_s + self._full_wait_s_max
             self._metrics.stalls += 1
         if now_s >= until_s:
-            # The connection stays among the stalled: adds behind this one waited as long already.
+            # The connection stays stalled: the adds behind this one have waited as long.
             self._replies.put_error(connection, frame, error.status, str(error))
             return _Outcome.REFUSED
         if self._stall_timer is None:
@@ -419,16 +423,16 @@ class AddRequests:
 
 
 class _Outcome(Enum):
-    """The state of an add after it was looked at."""
+    """Outcome of handling one add."""
 
     TAKEN = auto()
-    """The add is in the storage and in the batch for the journal, whose report answers it."""
+    """The add is in the storage and in the batch; the journal's report answers it."""
     REFUSED = auto()
-    """The add is answered, or will be."""
+    """The add has its reply, or will get it when a fence is durable."""
     WAITS = auto()
-    """There is no room for it now."""
+    """The write cache has no room for the add now."""
 
 
 def _asked(frame: Frame, ledger_id: int, entry_id: int) -> Frame:
-    """The request, as a frame without its body, that the reply to one add names."""
+    """Return a frame without body that names one add, for its reply."""
     return frame._replace(ledger_id=ledger_id, entry_id=entry_id, body=b"")

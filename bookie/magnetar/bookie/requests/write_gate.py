@@ -1,9 +1,9 @@
-"""Whether adds are taken now. The door between the disks and the requests.
+"""The write gate: whether adds are accepted at the moment. Set by the disks, asked by the requests.
 
-Ordinary adds are refused as READ_ONLY for any of several reasons (a full disk, an operator, no
-registration, the end), as long as one of them holds. Recovery adds are refused only where there is
-no room for them: a ledger that cannot be recovered is worse than a disk that gets fuller. Reads,
-fences and explicit LACs are never refused here.
+Ordinary adds are refused as READ_ONLY while any of several reasons holds (a full disk, an operator,
+a lost registration, a stop). Recovery adds are refused only where there is no room for them: an
+unrecoverable ledger is worse than a fuller disk. Reads, fences and explicit LACs are never refused
+here.
 
 Source: storage sheet, section 11.
 """
@@ -28,7 +28,7 @@ _REGISTERED_READ_ONLY = frozenset(
 
 
 class WriteGate:
-    """Owned by the event loop; asked once per add request."""
+    """The gate of one bookie. Owned by the event loop; asked once per add request."""
 
     def __init__(self) -> None:
         self._reasons: dict[ReadOnlyReason, None] = {}
@@ -36,52 +36,53 @@ class WriteGate:
         self._has_room_for_recovery = True
         self._shard_of: Callable[[int], int] = _first
         self.is_wide_open = True
-        """Nothing is refused: no need to ask further."""
+        """Whether no add of any kind is refused, so that no further check is needed."""
         self.on_change: Callable[[], None] = _nothing
-        """Called when a reason came or went. Set by the owner."""
+        """Called when a reason was added or removed. Set by the owner."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether the bookie takes ordinary adds (some ledgers' directories may yet be full)."""
+        """Whether the bookie takes ordinary adds (the directories of some ledgers may be full,
+        though)."""
         return not self._reasons
 
     @property
     def is_read_only_mode(self) -> bool:
-        """Whether the bookie is to be registered as read-only: for a reason that may last, or
-        because it is about to stop."""
+        """Whether the bookie is to be registered as read-only: for a lasting reason, or before a
+        stop."""
         return not _REGISTERED_READ_ONLY.isdisjoint(self._reasons)
 
     @property
     def reasons(self) -> list[ReadOnlyReason]:
-        """Why it does not; empty if it does."""
+        """Reasons why ordinary adds are refused; empty if they are taken."""
         return list(self._reasons)
 
     def use_shards(self, shard_of: Callable[[int], int]) -> None:
-        """`shard_of` gives the position of a ledger's directory."""
+        """Set `shard_of`, which returns the position of a ledger's directory."""
         self._shard_of = shard_of
 
     def close(self, reason: ReadOnlyReason) -> None:
-        """Refuse ordinary adds until `open` is called for the same reason."""
+        """Refuse ordinary adds until `open` is called with the same reason."""
         if reason not in self._reasons:
             self._reasons[reason] = None
             self._update()
             self.on_change()
 
     def open(self, reason: ReadOnlyReason) -> None:
-        """Take a reason back: it holds no longer."""
+        """Remove a reason that no longer holds."""
         if reason in self._reasons:
             del self._reasons[reason]
             self._update()
             self.on_change()
 
     def set_room(self, *, full_shards: frozenset[int], has_room_for_recovery: bool) -> None:
-        """What the last look at the disks found."""
+        """Take over the result of the last disk check."""
         self._full_shards = full_shards
         self._has_room_for_recovery = has_room_for_recovery
         self._update()
 
     def refusal(self, ledger_id: int, *, is_recovery: bool) -> str | None:
-        """Why an add of the ledger is refused; None if it may be stored."""
+        """Return why an add to the ledger is refused; None if it may be stored."""
         is_full = bool(self._full_shards) or ReadOnlyReason.DISK_FULL in self._reasons
         if is_recovery:
             if is_full and not self._has_room_for_recovery:

@@ -1,1 +1,1 @@
-"""Looking into the files of a bookie that does not run, and mending them."""
+"""Tools that inspect and repair the files of a stopped bookie."""

@@ -1,4 +1,4 @@
-"""What an index knows of its ledgers."""
+"""Inspection of an index: its ledgers and their records."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class LedgerSummary:
 
     ledger_id: int
     fenced: bool | None
-    """None for this and the next ones: the state cannot be read, see `problem`."""
+    """None, like the next three fields, if the state cannot be read: see `problem`."""
     limbo: bool | None
     last_add_confirmed: int | None
     has_key: bool | None
@@ -27,7 +27,7 @@ class LedgerSummary:
 
 
 def ledger_summaries(index: LocationIndex) -> Iterator[LedgerSummary]:
-    """Every ledger, ascending; those with entries and no state too.
+    """Yield every ledger, ascending, including those with entries but no state.
 
     Raises:
         StorageIOError: the index cannot be read.
@@ -63,7 +63,7 @@ def _summary(ledger_id: int, value: bytes | None, runs: int, last: int) -> Ledge
 
 
 def ledger_records(index: LocationIndex, ledger_id: int) -> Iterator[IndexRecord]:
-    """Where the entries of a ledger lie, ascending.
+    """Yield the records of a ledger, ascending.
 
     Raises:
         StorageIOError: the index cannot be read.

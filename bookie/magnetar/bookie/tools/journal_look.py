@@ -1,9 +1,9 @@
-"""What the files of a journal hold: for people, and for checking them without a start.
+"""Inspection of journal files: for people, and for a check without a start.
 
-Nothing is changed and nothing is judged by the last mark here: every file is read from its header
-to its end, and each stretch of bytes that is no valid record is reported. Whether such a stretch is
-damage or the torn tail of a crash is judged as at a start: damage if something that was written
-later is valid (`journal_replay.py`).
+Nothing is changed, and the last mark decides nothing here: every file is read from its header to
+its end, and all bytes that are no valid record are reported. They count as damage or as the torn
+tail of a crash by the rule of a start: they are damage if a record that was written later is valid
+(`journal_replay.py`).
 """
 
 import posixpath
@@ -39,7 +39,7 @@ class JournalFileSummary:
     path: str
     file_id: int
     size_bytes: int
-    """As the file system has it: room that was taken ahead counts."""
+    """Size in the file system, preallocated space included."""
     header: FileHeader | None
     """None if it is torn or damaged."""
 
@@ -59,21 +59,21 @@ class JournalRecord:
     last: int | None = None
     entries: int = 0
     problem: str | None = None
-    """The record is valid and its content is not: an error of who wrote it."""
+    """Error in the content of a valid record, which its writer made."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalGap:
-    """Bytes that are no valid record; they end where the next one begins, or at the end."""
+    """Bytes that are no valid record, up to the next record or the end."""
 
     offset: int
     end: int
     is_damage: bool
-    """Something that was written later is valid, so that this had been synced."""
+    """Whether a record that was written later is valid, so that these bytes had been synced."""
 
 
 def journal_files(disk: Disk, directory: str) -> list[JournalFileSummary]:
-    """The files of a journal directory, oldest first.
+    """Return the files of a journal directory, oldest first.
 
     Raises:
         OSError: the directory or a file cannot be read.
@@ -93,11 +93,11 @@ def journal_files(disk: Disk, directory: str) -> list[JournalFileSummary]:
 def journal_records(
     disk: Disk, path: str, file_id: int, *, stop: int | None = None, synced: int = 0
 ) -> Iterator[JournalRecord | JournalGap]:
-    """Everything up to `stop` (default: the end of the file), in order.
+    """Yield everything up to `stop` (default: the end of the file), in order.
 
-    `stop` is the length that the next file's header names: what lies behind it never counted. What
-    lies before `synced`, by the last mark, is known to have been synced, too. Zeros up to the end
-    are room that was taken ahead, and are not reported.
+    `stop` is the length that the next file's header names: bytes after it never counted. Bytes
+    before `synced`, the last mark, are known to have been synced, too. Zeros up to the end are
+    preallocated space, and are not reported.
 
     Raises:
         OSError: the file cannot be read.
@@ -135,10 +135,10 @@ def _record_at(file: File, file_id: int, offset: int) -> StoredRecord | None:
 
 
 def _next_record(file: File, file_id: int, start: int, end: int) -> tuple[int, StoredRecord] | None:
-    """The first valid record at or behind `start`, and its offset."""
+    """Return the first valid record at or after `start`, with its offset; None if there is none."""
     base = start
     while base < end and (data := file.pread(_WINDOW_BYTES, base)):
-        # A magic that straddles two windows is seen whole in the next one: they overlap by 3.
+        # A magic that straddles two windows is complete in the next one: they overlap by 3 bytes.
         step = len(data) - 3 if len(data) == _WINDOW_BYTES else len(data)
         for index in find_record_starts(data, 0, step):
             record = _record_at(file, file_id, base + index)

@@ -1,8 +1,8 @@
-"""What the entry logs of a directory hold, checked to the last byte; and footers written anew.
+"""Inspection of entry logs, checked to the last byte; and rewriting of footers.
 
-Reading changes nothing. A log without a footer is one of a process that was killed, or the one that
-is being written: it is scanned. What is no run is told with its place; at the end of a log without
-a footer it is the torn rest of a flush, to which nothing points.
+Inspection changes nothing. A log without a footer is from a process that was killed, or is being
+written: it is scanned. Bytes that are no run are reported with their place; at the end of a log
+without a footer they are the torn rest of a flush, to which nothing points.
 """
 
 import posixpath
@@ -32,12 +32,12 @@ class LogSummary:
     ledger_bytes: dict[int, int] | None
     """Bytes of each ledger, by the footer; None without one."""
     problem: str | None
-    """What is damaged, or cannot be read: the header, or the footer."""
+    """Damage to, or a read error of, the header or the footer; None if both are good."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookedRun:
-    """One run, and what of it is damaged."""
+    """One run and its damage."""
 
     run: StoredRun
     damages: tuple[Damage, ...]
@@ -54,7 +54,7 @@ class NoRun:
 
 
 def log_summaries(disk: Disk, directory: str) -> Iterator[LogSummary]:
-    """The entry logs of a directory, ascending; one that is removed meanwhile is left out.
+    """Yield the entry logs of a directory, ascending; logs that are removed meanwhile are skipped.
 
     Raises:
         OSError: the directory cannot be read, or a file not be opened.
@@ -80,11 +80,12 @@ def log_summaries(disk: Disk, directory: str) -> Iterator[LogSummary]:
 
 
 def log_runs(disk: Disk, directory: str, log_id: int) -> Iterator[LookedRun | NoRun]:
-    """Everything in a log, in order, each run read and checked to its last byte. A run that cannot
-    be read is damaged.
+    """Yield the content of a log in order, each run checked to its last byte.
+
+    An unreadable run counts as damaged.
 
     Raises:
-        StorageCorruptError: the file header is damaged: nothing can be trusted to be of this log.
+        StorageCorruptError: the file header is damaged: the content may belong to another log.
         OSError: headers and tables cannot be read.
     """
     path = posixpath.join(directory, log_name(log_id))
@@ -122,10 +123,10 @@ def _damages(reader: EntryLogReader, run: StoredRun) -> list[Damage]:
 
 
 def missing_footer(disk: Disk, path: str, log_id: int) -> dict[int, int] | None:
-    """What the footer of a log would say; None if it has a good one.
+    """Return the content for the footer of a log; None if the log has a good one.
 
     Raises:
-        StorageCorruptError: the log has damage in it: a footer would hide it.
+        StorageCorruptError: the log is damaged: a footer would hide that.
         OSError: a read failed.
     """
     file = disk.open(path)
@@ -134,7 +135,7 @@ def missing_footer(disk: Disk, path: str, log_id: int) -> dict[int, int] | None:
             if read_footer(file, log_id) is not None:
                 return None
         except StorageCorruptError:
-            pass  # it has one, and that is damaged
+            pass  # it has one that is damaged
         scan = scan_log(file, log_id, beyond_damage=True)
     finally:
         file.close()
@@ -148,7 +149,7 @@ def missing_footer(disk: Disk, path: str, log_id: int) -> dict[int, int] | None:
 
 
 def write_footer(disk: Disk, path: str, log_id: int, ledger_bytes: dict[int, int]) -> None:
-    """Append the footer to a log that nobody writes to; durable on return.
+    """Append the footer to a log that no process writes to; durable on return.
 
     A crash in between leaves a torn end, as before.
 

@@ -1,14 +1,14 @@
-"""Reads everything a bookie has on its disks, and tells what is wrong with it.
+"""Verification of everything that a bookie has on its disks.
 
-Cookies: every directory has one, and they agree. Journals: every file follows the one before it,
-the newest is there, and every record that was synced is valid. Entry logs: every byte of every run
-matches its checksum, and nothing but runs, a footer and at most a torn end lies in them. Index:
-every record points to a run that holds the entries it stands for, and every state can be read.
+Cookies: every directory has one, and they agree. Journals: every file follows the previous one, the
+newest exists, and every record that was synced is valid. Entry logs: every byte of every run
+matches its checksum, and there is nothing but runs, a footer and at most a torn end. Index: every
+record points to a run that holds its entries, and every state can be read.
 
-A file that cannot be read, as on a disk with bad sectors, is told like any other damage, and the
-rest is checked all the same. Nothing is changed. Beside a running bookie the journal's end and the
-newest log may be seen in the middle of a write; what is reported there is worth a second look when
-the bookie has stopped.
+A file that cannot be read, as on a disk with bad sectors, is reported like any other damage, and
+the rest is checked all the same. Nothing is changed. Next to a running bookie, the end of the
+journal and the newest log may be read in the middle of a write: verify reported problems once more
+after the bookie has stopped.
 """
 
 import posixpath
@@ -43,7 +43,7 @@ _LOGS = "entry-logs"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it must be."""
+    """A problem that was found."""
 
     path: str
     text: str
@@ -55,7 +55,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at."""
+    """Numbers of checked items."""
 
     journal_files: int = 0
     journal_records: int = 0
@@ -76,12 +76,12 @@ class Verification:
     disk: Disk
     directories: BookieDirectories
     open_index: Callable[[str], LocationIndex]
-    """Opens the index of a ledger directory to be read only."""
+    """Opens the index of a ledger directory read-only."""
     counts: Counts = field(default_factory=Counts)
     _known_marks: dict[int, LastMark] = field(default_factory=dict)
 
     def run(self) -> Iterator[Problem]:
-        """Everything that is wrong, as it is found; `counts` is complete at the end.
+        """Yield every problem as it is found; `counts` is complete at the end.
 
         Raises:
             OSError: a directory cannot be listed.
@@ -154,7 +154,7 @@ class Verification:
             self.counts.journal_files += 1
             follower = files[index + 1] if index + 1 < len(files) else None
             if each.header is None:
-                # The last one may have been about to be made, unless it was named.
+                # The last file may have been about to be created, unless it was named.
                 if follower is not None or (newest and newest.file_id == each.file_id):
                     yield Problem(each.path, "the header is damaged", offset=0)
                 continue
@@ -240,7 +240,7 @@ class Verification:
             for ledger_id, record in index.all_records():
                 self.counts.index_records += 1
                 if ledger_id not in states and ledger_id != orphan:
-                    orphan = ledger_id  # told once
+                    orphan = ledger_id  # reported once
                     yield Problem(
                         directory, "the index has entries and no state", ledger_id=ledger_id
                     )
@@ -260,7 +260,7 @@ class Verification:
 
 
 def _all_told(path: str, problems: Iterator[Problem]) -> Iterator[Problem]:
-    """The problems of a file, one of which may be that it cannot be read."""
+    """Yield the problems of a file, and one more if it cannot be read."""
     try:
         yield from problems
     except (StorageError, OSError) as error:

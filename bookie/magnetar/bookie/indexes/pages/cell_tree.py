@@ -1,8 +1,9 @@
-"""The cells of a ledger as a tree of pages: which run each entry is in. Pure.
+"""The cells of a ledger as a tree of pages: they tell which run each entry is in. Pure.
 
-A radix tree over entry ids: a leaf has the cells of as many neighbouring entries as fit in a page,
-a page above points to as many pages below. A ledger that is written from the start has one page of
-pointers for every thousand leaves; ids far apart cost some pages each, and never a sparse file.
+A radix tree over entry ids: a leaf has the cells of as many neighbouring entries as fit into a
+page; a page above points to as many pages below. A ledger that is written from the start has one
+page of pointers for every thousand leaves. Ids far apart cost some pages each, and never a sparse
+file.
 
 The tree is read through `load`, which may raise `StorageCorruptError` for a page. Cells are never
 emptied one by one: below a pointer there is always an entry.
@@ -15,27 +16,29 @@ from magnetar.bookie.errors import StorageCorruptError
 from magnetar.bookie.indexes.pages.page_format import IN_DOUBT, LedgerHeader, Page
 
 LoadPage = Callable[[int, int, int], Page]
-"""Loads a page by number; level and first entry are those that it should have."""
+"""Loads a page by number, level and first entry; the page should have that level and first
+entry."""
 
 
 class CellTree:
-    """Looks into the tree of one ledger."""
+    """Lookups in the tree of one ledger."""
 
     def __init__(self, header: LedgerHeader, load: LoadPage) -> None:
         self.header = header
         self._load = load
 
     def get(self, entry_id: int) -> int:
-        """The cell of an entry; 0 if it is certainly not stored.
+        """Return the cell of an entry; 0 if it is certainly not stored.
 
         Raises:
-            StorageCorruptError: it cannot be known.
+            StorageCorruptError: damage hides the cell.
         """
         leaf = self._leaf(entry_id)
         return 0 if leaf is None else leaf.cells[entry_id - leaf.base]
 
     def last_until(self, entry_id: int) -> int | None:
-        """The highest entry up to `entry_id` that has a cell; None if there is certainly none."""
+        """Return the highest entry up to `entry_id` with a cell; None if there is certainly
+        none."""
         header = self.header
         if header.height == 0 or entry_id < 0:
             return None
@@ -43,16 +46,20 @@ class CellTree:
         return self._last(self._page(header.root, header.height - 1, 0), entry_id)
 
     def first_from(self, entry_id: int) -> int | None:
-        """The lowest entry from `entry_id` on that has a cell; None if there is certainly none."""
+        """Return the lowest entry from `entry_id` on with a cell; None if there is certainly
+        none."""
         header = self.header
         if header.height == 0 or entry_id >= span_of(header):
             return None
         return self._first(self._page(header.root, header.height - 1, 0), entry_id)
 
     def stretch(self, entry_id: int, first: int, last: int) -> tuple[int, int]:
-        """First and last of the entries around `entry_id`, within `first` and `last`, that have its
-        cell, with no other cell between them; without cell they may be. It is cut short where the
-        next page is damaged: that is an error for the entries there, not for these."""
+        """Return the first and last entry of the stretch around `entry_id` that shares its cell.
+
+        It lies within `first` and `last`, and contains no other cell; entries without a cell may
+        lie between. It ends before a damaged page: that is an error for the entries there, not for
+        these.
+        """
         leaf = self._leaf(entry_id)
         assert leaf is not None
         cell = leaf.cells[entry_id - leaf.base]
@@ -65,7 +72,8 @@ class CellTree:
         return low, high
 
     def _stretch_down(self, cell: int, low: int, begin: int, first: int) -> Iterator[int]:
-        """Go on below a leaf as long as everything from its begin on belonged to the stretch."""
+        """Extend the stretch to lower leaves, as long as it covers everything from a leaf's start
+        on."""
         while begin > first:
             leaf = self._next_leaf(cell, begin, low - 1, self.last_until, begin - 1)
             if leaf is None or leaf[1] < first:
@@ -91,7 +99,7 @@ class CellTree:
         search: Callable[[int], int | None],
         start: int,
     ) -> tuple[Page, int] | None:
-        """The leaf in which a stretch goes on, and its entry there; None if it does not."""
+        """Return the leaf in which a stretch continues, and its entry there; None if it ends."""
         try:
             if not self._is_free(free_first, free_last):
                 return None
@@ -104,7 +112,7 @@ class CellTree:
         return leaf, entry_id
 
     def _is_free(self, first: int, last: int) -> bool:
-        """Whether the entries of one leaf from `first` to `last` have no cell."""
+        """Return whether the entries `first` to `last` of one leaf have no cell."""
         if first > last:
             return True
         leaf = self._leaf(first)
@@ -112,7 +120,7 @@ class CellTree:
         return not any(leaf.cells[first - leaf.base : last + 1 - leaf.base])
 
     def _leaf(self, entry_id: int) -> Page | None:
-        """The leaf that has the cell of the entry, if there is one."""
+        """Return the leaf that has the cell of the entry, if there is one."""
         header = self.header
         if header.height == 0 or not 0 <= entry_id < span_of(header):
             return None
@@ -157,7 +165,7 @@ class CellTree:
 
 
 def checked_page(load: LoadPage, header: LedgerHeader, number: int, level: int, base: int) -> Page:
-    """A page that must be of this level and stand for the entries from `base` on.
+    """Load a page that must be of this level and begin with the entry `base`.
 
     Raises:
         StorageCorruptError: the pointer or the page is damaged.
@@ -181,12 +189,12 @@ def checked_page(load: LoadPage, header: LedgerHeader, number: int, level: int, 
 
 
 def span_below(header: LedgerHeader, level: int) -> int:
-    """Entries that one cell of a page of this level stands for."""
+    """Return the number of entries below one cell of a page of this level."""
     return int(header.cells**level)
 
 
 def span_of(header: LedgerHeader) -> int:
-    """Entries that the tree can hold as high as it is."""
+    """Return the number of entries that the tree can hold at its height."""
     return span_below(header, header.height)
 
 
@@ -195,12 +203,14 @@ def _pattern(cell: int, count: int) -> bytes:
 
 
 def _reach(leaf: Page, cell: int, start: int, stop: int) -> int:
-    """The last entry with this cell on the way from `start`, which has it, to `stop`, before one
-    with another cell."""
+    """Return the last entry with this cell on the way from `start` to `stop`, before another cell.
+
+    The entry `start` has this cell.
+    """
     low, high = (start, stop) if start <= stop else (stop, start)
     cells = leaf.cells[low - leaf.base : high + 1 - leaf.base]
     if cells.tobytes() == _pattern(cell, len(cells)):
-        return stop  # a run without gaps, nothing lies over it: no look at each
+        return stop  # a run without gaps that nothing overlays: no check of each
     reached = start
     for entry_id in range(start, stop + 1) if start <= stop else range(start, stop - 1, -1):
         found = leaf.cells[entry_id - leaf.base]
@@ -218,10 +228,10 @@ class TreeEdit:
         self.header = header
         self._load = load
         self.changed: dict[int, Page] = {}
-        """The pages that were changed or made, by number."""
+        """The changed and new pages, by number."""
 
     def fill(self, first: int, last: int, cell: int) -> bool:
-        """Give the entries from `first` to `last` this cell; whether any of them had one."""
+        """Give the entries from `first` to `last` this cell; return whether any of them had one."""
         had_one = False
         for leaf, begin, end in self._leaves(first, last):
             old = leaf.cells[begin:end]
@@ -230,9 +240,12 @@ class TreeEdit:
         return had_one
 
     def replace(self, first: int, last: int, source: int, target: int) -> bool:
-        """Of the entries from `first` to `last`, give those with the cell `source` the cell
-        `target`; whether there were any. Pages that are damaged are passed over: what they said is
-        not known, and to ask for their entries is an error before and after."""
+        """Replace the cell `source` by `target` in the entries `first` to `last`; return whether
+        any had it.
+
+        Damaged pages are skipped: their content is not known, and reading their entries is an error
+        before and after.
+        """
         header, replaced = self.header, False
         if header.height == 0:
             return False
@@ -249,7 +262,7 @@ class TreeEdit:
     def _leaves_within(
         self, number: int, level: int, base: int, first: int, last: int
     ) -> Iterator[Page]:
-        """The leaves below a page that are there, sound, and for some of these entries."""
+        """Yield the existing, undamaged leaves below a page that have some of these entries."""
         try:
             page = checked_page(self._load_any, self.header, number, level, base)
         except StorageCorruptError:
@@ -269,7 +282,7 @@ class TreeEdit:
         return self._load(number, level, base) if page is None else page
 
     def _leaves(self, first: int, last: int) -> Iterator[tuple[Page, int, int]]:
-        """The leaves of the entries, to be changed, each with begin and end of its cells."""
+        """Yield the leaves of the entries, to be changed, each with start and end of its cells."""
         count = self.header.cells
         entry_id = first
         while entry_id <= last:
@@ -288,13 +301,14 @@ class TreeEdit:
             at = (entry_id - page.base) // span
             base = page.base + at * span
             if not 0 < page.cells[at] <= self.header.pages:
-                # A new page; where the pointer was lost, with it what the page said.
+                # A new page. If the pointer was damaged, the content of the page below is lost with
+                # it.
                 page.cells[at] = self._new(page.level - 1, base, IN_DOUBT if page.cells[at] else 0)
             page = self._writable(page.cells[at], page.level - 1, base)
         return page
 
     def _grow(self) -> None:
-        """One level more; the first one, if there is none."""
+        """Add a level on top; the first one, if there is none."""
         below, level = self.header.root, self.header.height
         number = self._new(level, 0, 0)
         if below:
@@ -302,7 +316,7 @@ class TreeEdit:
         self.header = self.header._replace(root=number, height=level + 1)
 
     def _new(self, level: int, base: int, cell: int) -> int:
-        """A new page with the same cell everywhere."""
+        """Make a new page with the same cell everywhere; return its number."""
         number = self.header.pages + 1
         self.header = self.header._replace(pages=number)
         self.changed[number] = Page(level, base, array("Q", [cell]) * self.header.cells)
@@ -315,8 +329,8 @@ class TreeEdit:
                 page = checked_page(self._load, self.header, number, level, base)
                 cells = array("Q", page.cells)
             except StorageCorruptError:
-                # New entries must not wait until somebody repairs old ones: the page is written
-                # anew, and says of all that it had that this is not known any more.
+                # New entries must not wait for a repair of old ones: the page is written anew, and
+                # marks all its cells as unknown.
                 cells = array("Q", [IN_DOUBT]) * self.header.cells
             page = self.changed[number] = Page(level, base, cells)
         return page

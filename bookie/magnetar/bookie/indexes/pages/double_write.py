@@ -1,19 +1,20 @@
-"""Writing in place without torn pages: everything is first written, and synced, beside it.
+"""Writes in place without torn pages: everything is first written, and synced, to another file.
 
-A round has an order, and a crash between any two steps is met by it:
+A round has three steps, and is safe against a crash between any two:
 
 1. The round (pages, headers, removals, the next index mark) is written to the double-write file,
    and synced. A crash before: the file has no whole round, the page files are untouched.
 2. It is carried out: files removed, pages written in place, every file and directory synced. A
-   crash on the way: the start finds a whole round that is one ahead of the mark, and carries it out
+   crash meanwhile: the start finds a whole round that is one ahead of the mark, and carries it out
    again. Doing that twice, or to a half-done one, ends in the same bytes.
 3. The mark is replaced: the round is done. A crash after: the round is not ahead of the mark, and
-   counts no more. The next one is written over it.
+   no longer counts. The next one overwrites it.
 
-So a page with a wrong checksum is damage, always, and never the torn write of a crash. The file is
-not written over before the mark: after an error the next commit has to finish the old round first.
+So a page with a wrong checksum is always damage, and never the torn write of a crash. The file is
+not overwritten before the mark is replaced: after an error, the next commit has to finish the old
+round first.
 
-Lives on the thread that commits.
+Runs on the thread that commits.
 """
 
 from itertools import groupby
@@ -32,14 +33,14 @@ from magnetar.bookie.indexes.pages.round_format import (
 from magnetar.ledger.ports import Disk
 
 FIRST_SEQUENCE = 1
-"""Of the mark of a new index, which had no round yet."""
+"""Sequence of the mark of a new index, which had no round yet."""
 
 _WRITE_BYTES = 1 << 20
-"""The round is written in pieces of about this size."""
+"""The round is written in pieces of about this many bytes."""
 
 
 class DoubleWrite:
-    """Carries out rounds of writing to the page files of a directory."""
+    """Carries out rounds of writes to the page files of a directory."""
 
     def __init__(self, directory: str, mark: IndexMark, disk: Disk) -> None:
         self._directory = directory
@@ -50,21 +51,24 @@ class DoubleWrite:
         """The mark that was written last."""
         self._unfinished: Round | None = None
         self._is_repeated = False
-        """What exists of the round may have been made, and not synced, by an earlier attempt."""
+        """Whether an earlier attempt may have made files of the round without syncing them."""
         self._is_beside = True
-        """The unfinished round is known to be durable in the double-write file. What a dead process
-        left there is not: the system may take for clean what it could not sync."""
+        """Whether the unfinished round is known to be durable in the double-write file.
+
+        A round that a dead process left is not: the system may count as clean what it could not
+        sync.
+        """
         self._is_named = False
-        """The name of the double-write file is known to be durable."""
+        """Whether the name of the double-write file is known to be durable."""
 
     def pending(self, promise: Promise) -> Round | None:
-        """The round that a crash left behind; it must be carried out before anything is read.
+        """Return the round that a crash left; it must be carried out before anything is read.
 
-        The file also tells how far the page files are: its round is the last one, or the one after
-        it. Files that were put back from an older copy come with an older round.
+        The file also shows how current the page files are: its round is the last one, or the next
+        one. Files restored from an older copy come with an older round.
 
         Raises:
-            StorageCorruptError: mark and page files are not of one time.
+            StorageCorruptError: mark and page files do not belong to the same time.
             StorageIOError: it could not be read.
         """
         try:
@@ -104,7 +108,7 @@ class DoubleWrite:
         self.finish()
 
     def finish(self) -> None:
-        """Carry out what an error, or a crash, has left of a round.
+        """Carry out the rest of a round after an error or a crash.
 
         Raises:
             StorageIOError: it is still not done.
@@ -124,7 +128,7 @@ class DoubleWrite:
         self.promise, self._unfinished = self._unfinished.promise, None
 
     def resume(self, pending: Round) -> None:
-        """Carry out the round that a crash left behind.
+        """Carry out the round that a crash left.
 
         Raises:
             StorageIOError: it is not done. `finish` does the rest.

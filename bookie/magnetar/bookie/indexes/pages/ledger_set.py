@@ -1,6 +1,6 @@
 """The ledgers of a page index, and a digest of their ids. Pure.
 
-The index mark has the digest: a page file that got lost, or came back, makes the set another one.
+The index mark has the digest: a page file that is lost, or comes back, changes it.
 """
 
 from collections.abc import Iterable
@@ -42,6 +42,8 @@ class LedgerSet:
 
 
 def _mixed(ledger_id: int) -> int:
-    """64 bits that have nothing to do with those of other ids. Stored on disk, as part of the
-    digest: never change."""
+    """Return 64 bits unrelated to those of other ids.
+
+    Stored on disk as part of the digest: never change.
+    """
     return int.from_bytes(blake2b(_ID.pack(ledger_id), digest_size=8).digest(), "big")

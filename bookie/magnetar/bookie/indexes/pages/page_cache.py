@@ -1,7 +1,7 @@
 """The ledger cache: pages and headers of page files in memory, bounded in bytes.
 
-What is changed stays until it is written; the rest goes when room is needed, the longest unused
-first. The owner guards it with its lock.
+Changed pages and headers stay until they are written; clean ones are evicted when room is needed,
+the least recently used first. The owner guards the cache with its lock.
 """
 
 from collections import OrderedDict
@@ -10,32 +10,32 @@ from dataclasses import dataclass, field
 from magnetar.bookie.indexes.pages.page_format import LedgerHeader, Page
 
 _PAGE_OVERHEAD_BYTES = 500
-"""What a page costs beside its cells: the objects, keys and places in tables around it."""
+"""Bytes of a page in memory beside its cells: the objects, keys and places in tables around it."""
 
 _HEADER_COST_BYTES = 900
-"""A header with its state and the objects around it."""
+"""Bytes of a header in memory, with its state and the objects around it."""
 
 
 @dataclass(slots=True)
 class Unwritten:
-    """What changed of one ledger since its file was last written."""
+    """Changes to one ledger since its file was last written."""
 
     header: LedgerHeader
     pages: dict[int, Page] = field(default_factory=dict)
 
 
 class PageCache:
-    """Clean pages and headers, and what is not yet written."""
+    """Clean pages and headers, and the unwritten changes."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._pages: OrderedDict[tuple[int, int], Page] = OrderedDict()
         self._headers: OrderedDict[int, LedgerHeader] = OrderedDict()
         self._numbers: dict[int, set[int]] = {}
-        """By ledger, the numbers of its clean pages."""
+        """Numbers of the clean pages, by ledger."""
         self.unwritten: dict[int, Unwritten] = {}
         self.removed: set[int] = set()
-        """Ledgers whose file shall be removed, before anything unwritten of them is written."""
+        """Ledgers whose file must be removed, before any change of them is written."""
         self._clean_bytes = 0
         self.unwritten_bytes = 0
 
@@ -45,7 +45,8 @@ class PageCache:
 
     @property
     def wants_write(self) -> bool:
-        """What is not written takes up a quarter of the cache; writing takes as much again."""
+        """Whether unwritten changes take a quarter of the cache; writing them takes as much
+        again."""
         return 4 * self.unwritten_bytes >= self._bytes_max
 
     @property
@@ -72,7 +73,7 @@ class PageCache:
         return page
 
     def keep_header(self, header: LedgerHeader) -> None:
-        """Keep a header as it is on disk."""
+        """Cache a header as it is on disk."""
         if header.ledger_id not in self._headers:
             self._clean_bytes += _HEADER_COST_BYTES
         self._headers[header.ledger_id] = header
@@ -80,7 +81,7 @@ class PageCache:
         self._shrink()
 
     def keep_page(self, ledger_id: int, number: int, page: Page) -> None:
-        """Keep a page as it is on disk."""
+        """Cache a page as it is on disk."""
         key = (ledger_id, number)
         if key not in self._pages:
             self._clean_bytes += _cost(page)
@@ -90,7 +91,7 @@ class PageCache:
         self._shrink()
 
     def change(self, header: LedgerHeader, pages: dict[int, Page]) -> None:
-        """From now on these are what the ledger has; they are to be written."""
+        """Replace header and pages of a ledger by these, which are still to be written."""
         changed = self.unwritten.get(header.ledger_id)
         if changed is None:
             changed = self.unwritten[header.ledger_id] = Unwritten(header)
@@ -103,7 +104,7 @@ class PageCache:
         self._shrink()
 
     def remove(self, ledger_id: int) -> None:
-        """Drop everything of a ledger; its file is to be removed."""
+        """Drop everything of a ledger; its file is still to be removed."""
         self.removed.add(ledger_id)
         self._drop_clean(ledger_id)
         changed = self.unwritten.pop(ledger_id, None)
@@ -111,7 +112,7 @@ class PageCache:
             self.unwritten_bytes -= _HEADER_COST_BYTES + sum(map(_cost, changed.pages.values()))
 
     def on_written(self) -> None:
-        """Everything is written: it stays as clean as long as there is room."""
+        """Turn the unwritten changes into clean pages and headers, after they were written."""
         unwritten, self.unwritten = self.unwritten, {}
         self.removed.clear()
         self.unwritten_bytes = 0

@@ -1,6 +1,6 @@
-"""The files of a page index: one per ledger, two levels of directories, some kept open for reading.
+"""The files of a page index: one per ledger, in two levels of directories; some are kept open.
 
-Whoever writes opens a file for that and closes it again; the handles kept here only read. The owner
+A writer opens a file for itself and closes it again; the handles kept here only read. The owner
 guards them with its lock.
 """
 
@@ -22,8 +22,10 @@ _SUFFIX = ".idx"
 
 
 def directory_of(ledger_id: int) -> str:
-    """The two levels of directories of a ledger, from the bits above the lowest byte of its id:
-    neighbours share a directory, which is then synced once for all of them."""
+    """Return the two directory levels of a ledger, from the bits above the lowest byte of its id.
+
+    Neighbours share a directory, which is then synced once for all of them.
+    """
     assert ledger_id >= 0
     return f"{ledger_id >> 16 & 0xFF:02x}/{ledger_id >> 8 & 0xFF:02x}"
 
@@ -33,7 +35,7 @@ def file_name(ledger_id: int) -> str:
 
 
 def ledger_of(name: str) -> int | None:
-    """The ledger of a file name; None if it is no page file's."""
+    """Return the ledger of a file name; None if it is not the name of a page file."""
     stem = name.removesuffix(_SUFFIX)
     if stem == name or len(stem) != 16:
         return None
@@ -44,7 +46,7 @@ def ledger_of(name: str) -> int | None:
 
 
 class PageFiles:
-    """Reads page files."""
+    """Reads page files, and keeps the last used ones open."""
 
     def __init__(self, directory: str, *, open_files_max: int, disk: Disk) -> None:
         self._directory = directory
@@ -59,7 +61,7 @@ class PageFiles:
         return f"{self._directory}/{directory_of(ledger_id)}/{file_name(ledger_id)}"
 
     def list_ledgers(self) -> set[int]:
-        """The ledgers that have a file; none if there is no index.
+        """Return the ledgers that have a file; empty if there is no index.
 
         Raises:
             OSError: a directory could not be listed.
@@ -74,10 +76,10 @@ class PageFiles:
         return found
 
     def read_header(self, ledger_id: int) -> LedgerHeader:
-        """The header as it is on disk.
+        """Read the header from disk.
 
         Raises:
-            StorageCorruptError: damaged, or there is no such file though there must be.
+            StorageCorruptError: damaged, or the file is missing.
             StorageIOError: unreadable.
         """
         data = self._pread(ledger_id, HEADER_BYTES, 0)
@@ -87,10 +89,11 @@ class PageFiles:
             raise self._damaged(ledger_id, 0, 0, ENTRY_ID_MAX, str(error)) from None
 
     def read_page(self, header: LedgerHeader, number: int, first: int, last: int) -> Page:
-        """A page as it is on disk; it is read for the entries from `first` to `last`.
+        """Read a page from disk; errors name the entries `first` to `last`, for which it is read.
 
         Raises:
-            StorageIOError: as `read_header`.
+            StorageCorruptError: damaged, or the file is missing.
+            StorageIOError: unreadable.
         """
         ledger_id = header.ledger_id
         offset = page_offset(number, header.page_bytes)

@@ -1,8 +1,8 @@
-"""Bytes of a page file: the header of a ledger and its pages of cells. Pure.
+"""Byte layout of a page file: the header of a ledger and its pages of cells. Pure.
 
 Layout: docs/formats/page-index.md. A cell is a u64: log id and offset of a run in a leaf, the
-number of a page elsewhere; 0 for nothing. Every checksum is bound to the place of what it covers,
-so that a page at the wrong place is damage like any other.
+number of a page elsewhere; 0 for nothing. Every checksum is bound to the place of its data, so that
+a page at the wrong place is damage like any other.
 """
 
 import sys
@@ -25,7 +25,7 @@ _U32 = Struct(">I")
 
 HEADER_BYTES = 1024
 PAGES_BEGIN = 4096
-"""Where the first page begins: the header has a block of the disk for itself."""
+"""Offset of the first page: the header has a disk block for itself."""
 PAGE_HEAD_BYTES = _PAGE_HEAD.size
 PAGE_BYTES_MIN = 64
 PAGE_BYTES_MAX = 32 << 10
@@ -33,8 +33,10 @@ STATE_BYTES_MAX = HEADER_BYTES - _HEADER.size - 4
 HEIGHT_MAX = 32
 
 IN_DOUBT = (1 << 64) - 1
-"""The cell of an entry whose page was damaged when it was written anew: what it said is not known.
-No run has this place, since no log is that long."""
+"""The cell of an entry whose page was damaged when it was rewritten: its run is not known.
+
+No run has this place, since no log is that long.
+"""
 
 _LITTLE = sys.byteorder == "little"
 
@@ -47,11 +49,11 @@ class LedgerHeader(NamedTuple):
     height: int = 0
     """Levels of the tree of pages; 0 if there is no page."""
     root: int = 0
-    """The number of the page at the top."""
+    """Number of the top page."""
     pages: int = 0
     """Pages in use: they have the numbers 1 to `pages`."""
     state: bytes = b""
-    """The ledger state, encoded; empty if there is none."""
+    """The encoded ledger state; empty if there is none."""
 
     @property
     def cells(self) -> int:
@@ -60,12 +62,12 @@ class LedgerHeader(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of cells. Shared by readers: whoever changes one makes a copy."""
+    """A page of cells. Readers share it: copy it before a change."""
 
     level: int
-    """0 for a leaf, else one more than the pages that the cells point to."""
+    """0 for a leaf, else one more than the level of the pages below."""
     base: int
-    """The first entry id that the page stands for."""
+    """The first entry id that the page covers."""
     cells: "array[int]"
 
 
@@ -74,20 +76,20 @@ def cells_of(page_bytes: int) -> int:
 
 
 def page_offset(number: int, page_bytes: int) -> int:
-    """Where the page lies in the file."""
+    """Return the offset of the page in the file."""
     return PAGES_BEGIN + (number - 1) * page_bytes
 
 
 def page_number(offset: int, page_bytes: int) -> int:
-    """The page that lies there."""
+    """Return the number of the page at this offset."""
     return (offset - PAGES_BEGIN) // page_bytes + 1
 
 
 def pack_cell(log_id: int, offset: int) -> int:
-    """The cell of entries in the run at a place.
+    """Return the cell of entries in the run at this place.
 
     Raises:
-        StorageCorruptError: no run that this index can point to lies there.
+        StorageCorruptError: this index cannot point to a run at this place.
     """
     if not (0 < log_id < 1 << 32 and 0 < offset < (1 << 32) - 1):
         raise StorageCorruptError(f"page index: no cell for offset {offset} of log {log_id}")
@@ -95,7 +97,7 @@ def pack_cell(log_id: int, offset: int) -> int:
 
 
 def unpack_cell(cell: int) -> tuple[int, int]:
-    """Log id and offset."""
+    """Return log id and offset."""
     return cell >> 32, cell & 0xFFFFFFFF
 
 
@@ -117,7 +119,7 @@ def encode_header(header: LedgerHeader) -> bytes:
 
 
 def decode_header(data: bytes, ledger_id: int) -> LedgerHeader:
-    """The header of the file of `ledger_id`.
+    """Decode the header of the file of `ledger_id`.
 
     Raises:
         StorageCorruptError: truncated, of another version or ledger, or a wrong checksum.
@@ -157,7 +159,7 @@ def encode_page(ledger_id: int, number: int, page: Page) -> bytes:
 
 
 def decode_page(data: bytes, ledger_id: int, number: int, *, page_bytes: int) -> Page:
-    """The page with this number in the file of `ledger_id`.
+    """Decode the page with this number in the file of `ledger_id`.
 
     Raises:
         StorageCorruptError: truncated or a wrong checksum.

@@ -1,7 +1,7 @@
-"""Bytes of the double-write file: all that one round of writing does to page files. Pure.
+"""Byte layout of the double-write file: all changes of one round to the page files. Pure.
 
-Layout: docs/formats/page-index.md. One checksum covers the whole round: it is all there, or it is
-none.
+Layout: docs/formats/page-index.md. One checksum covers the whole round: it counts only if it is
+complete.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,11 +23,11 @@ _U32 = Struct(">I")
 
 ROUND_HEAD_BYTES = _HEAD.size + 4
 _REMOVE = (1 << 32) - 1
-"""In place of a length: the file is to be removed."""
+"""In place of a length: remove the file."""
 
 
 class Write(NamedTuple):
-    """Bytes for a place in the file of a ledger."""
+    """Bytes to write at a place in the file of a ledger."""
 
     ledger_id: int
     offset: int
@@ -35,18 +35,18 @@ class Write(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What is written together: files removed first, then bytes written in place."""
+    """Changes that are written together: files are removed first, then bytes written in place."""
 
     promise: Promise
-    """The index mark when the round is done."""
+    """The index mark after the round."""
     removed: Sequence[int]
-    """Ledgers."""
+    """Ledgers whose files are removed."""
     writes: Sequence[Write]
     """The pages; those of one ledger are neighbours."""
 
 
 def encode_round(todo: Round) -> list[bytes]:
-    """The bytes, as buffers to be written one behind the other."""
+    """Encode a round as buffers to be written one after the other."""
     body: list[bytes] = [_ITEM.pack(ledger_id, 0, _REMOVE) for ledger_id in todo.removed]
     for ledger_id, offset, data in todo.writes:
         body += (_ITEM.pack(ledger_id, offset, len(data)), data)
@@ -63,7 +63,7 @@ def encode_round(todo: Round) -> list[bytes]:
 
 
 def body_bytes_of(head: bytes) -> int:
-    """How many bytes follow the head of a round.
+    """Return the number of bytes that follow the head of a round.
 
     Raises:
         StorageCorruptError: no head of a round.
@@ -72,7 +72,7 @@ def body_bytes_of(head: bytes) -> int:
 
 
 def decode_round(data: bytes) -> Round:
-    """The round in the bytes; what follows it is left alone.
+    """Decode the round at the start of `data`; bytes after it are ignored.
 
     Raises:
         StorageCorruptError: there is no whole round.

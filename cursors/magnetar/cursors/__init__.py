@@ -1,4 +1,4 @@
-"""Cursors: what a subscription has acknowledged, in memory and durable."""
+"""Cursors: the acknowledgements of a subscription, in memory and durable."""
 
 from magnetar.cursors.ack_state import (
     AckRange,

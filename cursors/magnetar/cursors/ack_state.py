@@ -1,6 +1,6 @@
-"""What a subscription has acknowledged: the pure core of a cursor.
+"""The acknowledgements of a subscription: the pure core of a cursor.
 
-Everything at or before the *mark-delete position* is acknowledged; above it lie individually
+Everything at or before the *mark-delete position* is acknowledged. Above it are individually
 acknowledged entries and, for partly acknowledged batches, a bit set of the batch indexes that are
 still open. Acknowledging the entry that follows the mark-delete position moves it over all entries
 connected to it, across ledger borders and empty ledgers.
@@ -9,8 +9,8 @@ Invariants:
 - the entry right after the mark-delete position is not acknowledged;
 - an acknowledged entry has no bit set, and a bit set is never empty;
 - the mark-delete position moves back only by `reset`;
-- (L, last) and (next ledger, -1) mean the same (rule 4.1 of the managed ledger). Either may stand
-  as mark-delete position: compare it through `is_acked`, `is_caught_up` or the log's arithmetic.
+- (L, last) and (next ledger, -1) mean the same (rule 4.1 of the managed ledger). Either may be the
+  mark-delete position: compare it through `is_acked`, `is_caught_up` or the log's arithmetic.
 
 Acknowledgements of entries that do not exist (never written, trimmed away) are ignored: they would
 make the backlog wrong for ever. No I/O, no clock, no logging here.
@@ -26,13 +26,13 @@ from magnetar.ledger.position import Position
 
 _U64_MASK = (1 << 64) - 1
 
-# How far ahead to probe for the end of a closed ledger: one question to the log answers for this
-# many acknowledgements that follow.
+# How far ahead to probe for the end of a closed ledger: one request to the log then serves this
+# many later acknowledgements.
 _PROBE_ENTRIES = 1024
 
 
 class LogShape(Protocol):
-    """The positions that exist in a log, as cursors ask for them; `ManagedLog` is one."""
+    """The existing positions of a log, as cursors need them; `ManagedLog` implements it."""
 
     @property
     def last_confirmed(self) -> Position:
@@ -40,15 +40,15 @@ class LogShape(Protocol):
         ...
 
     def first_position(self) -> Position:
-        """The first entry that exists, or the one to be written next if the log is empty."""
+        """Return the first existing entry, or the next append if the log is empty."""
         ...
 
     def next_position(self, position: Position, /) -> Position:
-        """The entry after `position`, skipping empty ledgers; at the end the one to be written."""
+        """Return the entry after `position`, past empty ledgers; at the end, the next append."""
         ...
 
     def entries_between(self, after: Position, through: Position, /) -> int:
-        """Number of entries in (after, through]."""
+        """Return the number of entries in (after, through]."""
         ...
 
 
@@ -61,7 +61,7 @@ class AckRange(NamedTuple):
 
 
 class BatchAck(NamedTuple):
-    """A partly acknowledged batch. Bit i of `remaining` set: batch index i is still open."""
+    """A partly acknowledged batch. Bit i of `remaining` is set if batch index i is still open."""
 
     ledger_id: int
     entry_id: int
@@ -70,10 +70,10 @@ class BatchAck(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AckSnapshot:
-    """A copy of the state, ranges and batches in log order.
+    """A copy of the state, with ranges and batches in log order.
 
-    `ranges_dropped` and `batches_dropped` count what did not fit the limits it was taken with; the
-    messages concerned are delivered again if this snapshot is ever restored.
+    `ranges_dropped` and `batches_dropped` count the ones that exceeded the limits of the snapshot.
+    Their messages are delivered again if this snapshot is ever restored.
     """
 
     mark_delete: Position
@@ -103,31 +103,31 @@ class AckState:
     def __init__(self, shape: LogShape, mark_delete: Position) -> None:
         """Start with everything through `mark_delete` acknowledged.
 
-        A position that does not exist (any more) counts as the nearest one after it; one beyond the
-        end of the log as the end.
+        A position that does not exist (any more) counts as the nearest later one, and one beyond
+        the end of the log as the end.
         """
         self._shape = shape
         self._acked: dict[int, EntrySet] = {}  # by ledger; no empty sets
         self._batches: dict[int, dict[int, int]] = {}  # ledger -> entry -> remaining bits
         self._individual_count = 0
-        self._known_last: dict[int, int] = {}  # ledger -> an entry id that is known to exist
+        self._known_last: dict[int, int] = {}  # ledger -> id of an entry known to exist
         self._mark = self._mark_through(mark_delete)
 
     # Reading
 
     @property
     def mark_delete(self) -> Position:
-        """Everything at or before it is acknowledged."""
+        """The mark-delete position: everything at or before it is acknowledged."""
         return self._mark
 
     @property
     def individual_count(self) -> int:
-        """Acknowledged entries above the mark-delete position."""
+        """Number of acknowledged entries above the mark-delete position."""
         return self._individual_count
 
     @property
     def batch_count(self) -> int:
-        """Partly acknowledged batches."""
+        """Number of partly acknowledged batches."""
         return sum(map(len, self._batches.values()))
 
     @property
@@ -137,12 +137,12 @@ class AckState:
 
     @property
     def has_holes(self) -> bool:
-        """False: nothing above the mark-delete position needs filtering on dispatch."""
+        """Whether entries above the mark-delete position need filtering on dispatch."""
         return bool(self._acked or self._batches)
 
     @property
     def backlog_entries(self) -> int:
-        """Entries not yet acknowledged, partly acknowledged batches included."""
+        """Number of entries not yet acknowledged, partly acknowledged batches included."""
         self._follow_trimming()
         last = self._shape.last_confirmed
         if self._mark >= last:
@@ -151,20 +151,20 @@ class AckState:
 
     @property
     def is_caught_up(self) -> bool:
-        """Every entry of the log is acknowledged."""
+        """Whether every entry of the log is acknowledged."""
         return self._shape.next_position(self._mark) > self._shape.last_confirmed
 
     def is_acked(self, position: Position) -> bool:
-        """The entry is acknowledged as a whole."""
+        """Return whether the entry is acknowledged as a whole."""
         if position <= self._mark:
             return True
         entries = self._acked.get(position[0])
         return entries is not None and position[1] in entries
 
     def is_untouched(self, ledger_id: int, first: int, last: int) -> bool:
-        """Nothing from entry `first` to `last` of a ledger is acknowledged, not even in part.
+        """Return whether no entry from `first` to `last` of a ledger is acknowledged, even in part.
 
-        False may also mean that it is not worth the time to find out.
+        False may also mean that it would take too long to find out.
         """
         if (ledger_id, first) <= self._mark or self._batches.get(ledger_id):
             return False
@@ -172,10 +172,9 @@ class AckState:
         return entries is None or entries.is_disjoint(first, last)
 
     def next_unacked(self, position: Position) -> Position:
-        """The first entry after `position` that is not acknowledged.
+        """Return the first entry after `position` that is not acknowledged.
 
-        At the end of the log that is the entry to be written next. Skips 1024 acknowledged entries
-        at a time.
+        At the end of the log that is the next append. Skips 1024 acknowledged entries at a time.
         """
         following = self._shape.next_position(max(position, self._mark))
         while (entries := self._acked.get(following.ledger_id)) is not None:
@@ -186,7 +185,7 @@ class AckState:
         return following
 
     def remaining_words(self, position: Position) -> tuple[int, ...]:
-        """ack_set words of the batch indexes still open; () if none was acknowledged by index."""
+        """Return ack_set words of the open batch indexes; () if none was acknowledged by index."""
         batches = self._batches.get(position[0])
         bits = batches.get(position[1], 0) if batches else 0
         return words_from_bits(bits) if bits else ()
@@ -194,7 +193,7 @@ class AckState:
     # Acknowledging
 
     def ack(self, position: Position) -> bool:
-        """Acknowledge one entry. False: it was acknowledged already, or does not exist."""
+        """Acknowledge one entry. Return False if it was acknowledged already, or does not exist."""
         ledger_id, entry_id = position
         mark = self._mark
         if position <= mark or not self._exists(position):
@@ -217,11 +216,11 @@ class AckState:
         return True
 
     def ack_many(self, positions: Iterable[Position]) -> int:
-        """Acknowledge entries; returns how many were new."""
+        """Acknowledge entries; return the number of new ones."""
         return sum(map(self.ack, positions))
 
     def ack_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> int:
-        """Acknowledge the existing entries of a range of one ledger; returns how many were new."""
+        """Acknowledge the existing entries of a range of one ledger; return how many were new."""
         if ledger_id == self._mark.ledger_id:
             first_entry_id = max(first_entry_id, self._mark.entry_id + 1)
         first_entry_id = max(first_entry_id, 0)
@@ -242,10 +241,11 @@ class AckState:
     def ack_cumulative(
         self, position: Position, words: Sequence[int] = (), batch_size: int = 0
     ) -> bool:
-        """Acknowledge everything through `position`; False if that changed nothing.
+        """Acknowledge everything through `position`; return False if that changed nothing.
 
-        With ack_set words: everything before the entry, and in it the indexes whose bit is 0. A
-        position beyond the last confirmed entry is ignored: such an entry was never delivered.
+        With ack_set words: acknowledge everything before the entry, and in the entry the indexes
+        whose bit is 0. A position beyond the last confirmed entry is ignored: such an entry was
+        never delivered.
         """
         if position <= self._mark or position > self._shape.last_confirmed:
             return False
@@ -258,11 +258,11 @@ class AckState:
         return moved or acked or before != self.remaining_words(position)
 
     def ack_batch(self, position: Position, words: Sequence[int], batch_size: int = 0) -> bool:
-        """Acknowledge batch indexes of one entry; True if the whole entry is acknowledged now.
+        """Acknowledge batch indexes of one entry; return whether the whole entry is acknowledged.
 
-        `words` are ack_set words, bit 1 = still open; they are AND-ed with what is stored.
-        `batch_size` is the number of messages in the entry; bits beyond it are ignored. 0: unknown,
-        then the first words are taken as they are.
+        `words` are ack_set words, bit 1 = still open; they are AND-ed with the stored ones.
+        `batch_size` is the number of messages in the entry; bits beyond it are ignored. If it is 0
+        (unknown), the first words are taken as they are.
         """
         if self.is_acked(position):
             return True
@@ -284,10 +284,10 @@ class AckState:
         return False
 
     def reset(self, position: Position, words: Sequence[int] = ()) -> None:
-        """Seek: make `position` the next entry to deliver, and forget everything above it.
+        """Seek: make `position` the next entry to deliver, and discard acknowledgements above it.
 
-        A position that does not exist moves to the next one that does; one beyond the end means
-        "only what is written from now on". Words (ack_set) mark passed indexes of the entry.
+        A position that does not exist becomes the next existing one. A position beyond the end
+        means the entries written from now on. Words (ack_set) mark passed indexes of the entry.
         """
         self._acked.clear()
         self._batches.clear()
@@ -297,8 +297,8 @@ class AckState:
             self.ack_batch(position, words)
 
     def move_behind(self, before: Position) -> bool:
-        """Stand right in front of `before`, if the position is further back; what lies between must
-        be acknowledged, or gone. True: it moved."""
+        """Move to the place right before `before`, if the position is further back; return whether
+        it moved. The entries in between must be acknowledged, or gone."""
         return self._move_mark(Position(before[0], before[1] - 1))
 
     # Saving and restoring
@@ -306,7 +306,7 @@ class AckState:
     def snapshot(
         self, *, ranges_max: int | None = None, batches_max: int | None = None
     ) -> AckSnapshot:
-        """A copy of the state; what is beyond the limits is dropped from the high end."""
+        """Return a copy of the state, without the highest ranges and batches beyond the limits."""
         ranges: list[AckRange] = []
         ranges_dropped = 0
         for ledger_id in sorted(self._acked):
@@ -336,10 +336,10 @@ class AckState:
 
     @classmethod
     def restore(cls, shape: LogShape, snapshot: AckSnapshot) -> "AckState":
-        """The state of a snapshot on the log as it is now.
+        """Return the state of a snapshot on the present log.
 
-        The mark-delete position is clamped to the log; acknowledgements of entries that do not
-        exist any more are dropped.
+        The mark-delete position is clamped to the log. Acknowledgements of entries that no longer
+        exist are dropped.
         """
         state = cls(shape, snapshot.mark_delete)
         for ledger_id, first, last in snapshot.ranges:
@@ -372,7 +372,7 @@ class AckState:
         return False
 
     def _last_existing(self, ledger_id: int, first: int, last: int) -> int:
-        """The last entry of the ledger in [first, last], given that `first` exists."""
+        """Return the last existing entry of the ledger in [first, last]; `first` must exist."""
         if self._exists(Position(ledger_id, last)):
             return last
         while last - first > 1:
@@ -384,7 +384,7 @@ class AckState:
         return first
 
     def _mark_through(self, position: Position) -> Position:
-        """The mark-delete position that stands for "everything at or before `position`"."""
+        """Return the mark-delete position that means "everything at or before `position`"."""
         first = self._shape.first_position()
         if position < first:
             return Position(first.ledger_id, first.entry_id - 1)
@@ -397,11 +397,11 @@ class AckState:
         return Position(following.ledger_id, following.entry_id - 1)
 
     def _mark_before(self, position: Position) -> Position:
-        """The mark-delete position that makes `position` the next entry."""
+        """Return the mark-delete position that makes `position` the next entry."""
         return self._mark_through(Position(position[0], max(position[1] - 1, -1)))
 
     def _move_mark(self, mark: Position) -> bool:
-        """Move the mark-delete position forward and drop what it covers."""
+        """Move the mark-delete position forward, and drop the acknowledgements that it covers."""
         if mark <= self._mark:
             return False
         crossed = mark.ledger_id != self._mark.ledger_id
@@ -441,14 +441,15 @@ class AckState:
             self._forget_ledgers()
 
     def _follow_trimming(self) -> None:
-        """Only durable cursors hold trimming back: move on if the ledgers below us are gone."""
+        """Move forward if the ledgers below the mark-delete position are gone: only durable cursors
+        hold trimming back."""
         first = self._shape.first_position()
         if self._mark.ledger_id < first.ledger_id:
             # Only forward: (L, last) and (next, -1) are the same place.
             self._move_mark(Position(first.ledger_id, first.entry_id - 1))
 
     def _forget_ledgers(self) -> None:
-        """Drop what is known of ledgers before the one of the mark-delete position."""
+        """Drop the state of ledgers before the one of the mark-delete position."""
         ledger_id = self._mark.ledger_id
         for passed in [known for known in self._acked if known < ledger_id]:
             self._individual_count -= self._acked.pop(passed).count

@@ -1,12 +1,12 @@
-"""Cursors that nobody has open here: reading where one stands, and making one that stands there.
+"""Cursors that are not open in this process: reading the state of one, and creating one.
 
-For copies of a log, as a backup and a restore make them. Reading disturbs no owner: nothing is
-fenced or recovered. What it returns is the last state that the owner saved; of a cursor ledger that
-is still written, that may be a record whose confirmation nobody has said yet. It was written all
-the same, so its acknowledgements are consumers'.
+Backups and restores use it to copy logs. Reading does not disturb an owner: nothing is fenced or
+recovered. It returns the last state that the owner saved. If the cursor ledger is still being
+written, that may be a record that is not known to be confirmed. It was written all the same, so its
+acknowledgements came from consumers.
 
-A cursor ledger that is gone for good, or damaged, counts as for its next owner (`saver.py`): the
-older snapshot in the node is used, and messages come again.
+A cursor ledger that is gone for good, or damaged, is treated as the next owner would (`saver.py`):
+the older snapshot in the node is used, and messages are delivered again.
 """
 
 from typing import Protocol
@@ -34,13 +34,13 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST
 
 _READS_MAX = 100
-"""Records behind the last confirmed one that are looked for. An owner waits for each record before
-it writes the next one, so there is one at most; a reader that asks bookies one after the other may
-meet some that were written meanwhile."""
+"""Maximum number of records to read behind the last confirmed one. An owner waits for each record
+before it writes the next, so there is at most one. But a reader that asks bookies one after the
+other may find some that were written meanwhile."""
 
 
 class UndisturbedReader(Protocol):
-    """What is needed of the reader of a cursor ledger."""
+    """The part of a cursor ledger's reader that is needed here."""
 
     @property
     def is_ledger_closed(self) -> bool: ...
@@ -53,7 +53,7 @@ class UndisturbedReader(Protocol):
 
 
 class OpensLedgers(Protocol):
-    """What is needed of the ledger client."""
+    """The part of the ledger client that is needed here."""
 
     async def open(self, ledger_id: int) -> UndisturbedReader: ...
 
@@ -61,7 +61,7 @@ class OpensLedgers(Protocol):
 async def read_closed(
     client: OpensLedgers, store: MetadataStore, log_path: str, name: str
 ) -> CursorNode | None:
-    """Return where a cursor stands, as a node that has all of it; None: there is no such cursor.
+    """Return a cursor's state, as a node that holds all of it; None if the cursor does not exist.
 
     Raises:
         InvalidCursorNodeError
@@ -78,7 +78,7 @@ async def read_closed(
     try:
         record = await _last_record(client, node.cursor_ledger_id)
     except NoSuchLedgerError:
-        # The owner may have gone on to another ledger, or into the node, while we looked.
+        # Meanwhile the owner may have moved the state to another ledger, or into the node.
         try:
             again = decode_node((await store.get(path)).value, path=path)
         except NoNodeError:
@@ -110,7 +110,7 @@ async def _last_record(client: OpensLedgers, ledger_id: int) -> CursorRecord | N
             except (NoSuchEntryError, NoSuchLedgerOnBookieError):
                 break
             except BookieUnavailableError:
-                break  # A bookie is down. The record before it is older, and never wrong.
+                break  # A bookie is down. The previous record is older, and never wrong.
             entry_id += 1
         return None if payload is None else decode_record(payload)
     finally:
@@ -127,13 +127,13 @@ async def make_closed(
     settings: CursorSettings,
     clock: Clock,
 ) -> bool:
-    """Make a cursor that stands where `state` says; False: there is one of that name already.
+    """Create a cursor with the position of `state`; return False if one of that name exists.
 
-    The state goes into the node if it fits, else into a cursor ledger that is closed. A crash
-    before that is done leaves a cursor at the beginning of the log: call again, and it is finished.
+    The state goes into the node if it fits, otherwise into a cursor ledger that is closed. A crash
+    before that leaves a cursor at the beginning of the log; call again to finish it.
 
     Raises:
-        CursorFencedError: somebody opened it meanwhile.
+        CursorFencedError: another process opened it meanwhile.
         CursorStateTooLargeError, InvalidCursorNameError
         LedgerError
     """

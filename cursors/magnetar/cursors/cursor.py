@@ -1,13 +1,14 @@
-"""A durable cursor: acknowledgements in memory, saved behind them.
+"""A durable cursor: acknowledgements change memory first, and are saved in the background.
 
-An acknowledgement changes memory and starts a timer; when it fires, the whole state is saved once,
-whatever has been acknowledged meanwhile. At most one save is under way, a save always takes the
-newest state, and while nothing changes there is no timer. So a crash repeats what was acknowledged
-within the last `ack_persist_interval_ms` (plus the time of a write), and loses nothing.
+An acknowledgement changes memory and starts a timer. When the timer fires, the whole state is saved
+once, however many acknowledgements came meanwhile. At most one save is in progress, a save always
+takes the newest state, and without changes there is no timer. So a crash repeats the messages
+acknowledged within the last `ack_persist_interval_ms` (plus the time of a write), and loses
+nothing.
 
-Only `persisted_mark_delete` may be used to trim the log (rule 5.1). A new cursor must be opened, or
-its initial position chosen, while the log is not being trimmed (rule 5.2): that is the caller's
-part, as is opening the log first, which fences the cursor's former owner as a writer of the log.
+Only `persisted_mark_delete` may be used to trim the log (rule 5.1). The caller must open a new
+cursor, or choose its initial position, while the log is not being trimmed (rule 5.2). It must also
+open the log first, which fences the cursor's former owner as a writer of the log.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ from magnetar.ledger.position import EARLIEST, Position
 
 _log = structlog.get_logger(__name__)
 
-# Opening competes with the former owner's last writes at most, so a few rounds are plenty.
+# Opening competes at most with the former owner's last writes, so a few rounds are enough.
 _OPEN_ATTEMPTS = 5
 
 
@@ -57,15 +58,15 @@ class CursorStatistics:
     batches_not_saved: int
     cursor_ledger_id: int
     ledger_last_entry: int
-    """-1: there is no cursor ledger now."""
+    """Last entry of the cursor ledger; -1 if there is no cursor ledger now."""
     ledger_created_ms: int
-    """0: not since the cursor was opened."""
+    """When the cursor ledger was created, ms since 1970; 0 if not since the cursor was opened."""
     record_bytes: int
-    """Size of the last record in a cursor ledger."""
+    """Size in bytes of the last record in a cursor ledger."""
 
 
 class Cursor(SubscriptionCursor):
-    """Durable progress of one subscription. `await Cursor.open(...)` makes one."""
+    """Durable progress of one subscription. Make one with `await Cursor.open(...)`."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Cursor(SubscriptionCursor):
         pace: SavePace | None,
         clock: Clock,
     ) -> None:
-        """For `open` only."""
+        """Internal; call `open`."""
         super().__init__(name, state)
         self._saver = saver
         self._path = path
@@ -118,14 +119,15 @@ class Cursor(SubscriptionCursor):
     ) -> "Cursor":
         """Open the cursor `name` of an open log, or register it.
 
-        An existing cursor continues where it was; whoever had it open before is fenced. A new one
-        starts so that `initial` is the first entry to deliver (EARLIEST, LATEST or a position; as
-        `reset`), with the given subscription and position properties, and is durable on return.
-        `pace` is shared with the other cursors of the owner; None: it saves at its interval.
+        An existing cursor continues where it was; its former owner is fenced. A new one starts so
+        that `initial` is the first entry to deliver (EARLIEST, LATEST or a position, see `reset`).
+        It gets the given subscription and position properties, and is durable on return. `pace` is
+        shared with the other cursors of the owner; without it, the cursor saves at its interval.
 
         Raises:
-            NoSuchCursorError: there is no such cursor, and `initial` is None.
-            CursorUnavailableError: bookies or metadata cannot be reached; nothing is changed.
+            NoSuchCursorError: the cursor does not exist, and `initial` is None.
+            CursorUnavailableError: bookies or metadata cannot be reached; the stored state is
+                unchanged.
             CursorFencedError: others keep opening the cursor at the same time, or the log has
                 another owner.
             InvalidCursorNameError, InvalidCursorNodeError, UnsupportedCursorRecordError
@@ -149,7 +151,7 @@ class Cursor(SubscriptionCursor):
                         clock,
                     )
                 except CursorFencedError:
-                    continue  # the former owner wrote once more: read again what it wrote
+                    continue  # the former owner wrote once more: read the node again
         except LogFencedError as exc:
             raise CursorFencedError(f"cursor {path}: another owner has the log: {exc}") from exc
         except LedgerError as exc:
@@ -190,8 +192,8 @@ class Cursor(SubscriptionCursor):
         recovered = await recover_state(client, owned.node, path)
         state = AckState.restore(log, recovered.snapshot)
         if not is_new:
-            # The state was fitted to the log as this handle knows it. Who has lost the log by now
-            # would cut off what was acknowledged at the next owner since.
+            # The state was fitted to the log as this handle knows it. An owner that has lost the
+            # log would cut off acknowledgements that were made at the next owner since.
             await log.check_owned()
             await saver.own(
                 CursorRecord(state.snapshot(), clock.wall_ms(), recovered.position_properties)
@@ -213,17 +215,17 @@ class Cursor(SubscriptionCursor):
 
     @property
     def persisted_mark_delete(self) -> Position:
-        """Everything at or before it is known to be acknowledged durably."""
+        """The position up to which everything is known to be acknowledged durably."""
         return self._persisted
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The subscription's own properties."""
+        """The properties of the subscription."""
         return self._saver.node.properties
 
     @property
     def position_properties(self) -> Mapping[str, int]:
-        """What the owner keeps together with the position, such as a deduplication snapshot."""
+        """Values that the owner stores with the position, such as a deduplication snapshot."""
         return self._position_properties
 
     @property
@@ -245,11 +247,11 @@ class Cursor(SubscriptionCursor):
         )
 
     def on_fenced(self, callback: Callable[[], None]) -> None:
-        """Call back once when another owner is found to have the cursor."""
+        """Run `callback` once when another owner is found to have the cursor."""
         self._fenced_callbacks.append(callback)
 
     def set_position_properties(self, properties: Mapping[str, int]) -> None:
-        """Replace the position properties; they are saved with the next save, like an ack."""
+        """Replace the position properties; the next save stores them with the acknowledgements."""
         self._position_properties = dict(properties)
         self._changed()
 
@@ -263,31 +265,31 @@ class Cursor(SubscriptionCursor):
             await self._saver.write_properties(dict(properties))
 
     async def persist(self) -> None:
-        """Return when everything acknowledged before the call is saved.
+        """Return when all acknowledgements made before the call are saved.
 
-        What exceeds the limits of a record is not; see `statistics`.
+        Those that exceed the limits of a record are not saved; see `statistics`.
 
         Raises:
             CursorFencedError, CursorClosedError, CursorUnavailableError
         """
         target = self._changes
         async with self._exclusive():
-            if self._saved_changes < target:  # else a save that we waited for has done it
+            if self._saved_changes < target:  # else an earlier save did it
                 await self._save()
 
     async def reset(self, position: Position, words: Sequence[int] = ()) -> None:
         self._check_open()
         self._state.reset(position, words)
-        # Going back: from now on trimming must not rely on the old position, saved though it is.
+        # The position may go back: from now on trimming must not rely on the old, saved position.
         self._persisted = min(self._persisted, self._state.mark_delete)
         self._changed()
         await self.persist()
 
     async def leave(self, before: Position) -> None:
-        """Have the durable position not in a ledger before `before`, which is about to go.
+        """Move the durable position out of the ledgers before `before`, which will be deleted.
 
-        `before` is the beginning of a ledger, and everything in front of it is acknowledged: the
-        place is the same, under a name that will still exist (managed ledger, section 6 step 4).
+        `before` is the beginning of a ledger, and everything before it is acknowledged. The place
+        is the same, under a name that will still exist (managed ledger, section 6 step 4).
 
         Raises:
             CursorFencedError, CursorClosedError, CursorUnavailableError
@@ -301,11 +303,11 @@ class Cursor(SubscriptionCursor):
     async def close(self) -> None:
         """Save the state a last time, into the node if it is small, and end the handle.
 
-        On an error the handle stays open and the close may be tried again; a fenced or closed
-        handle is fine.
+        On an error the handle stays open and the close may be tried again. Closing a fenced or
+        closed handle is fine.
 
         Raises:
-            CursorFencedError: found out just now.
+            CursorFencedError: the last save found another owner.
             CursorUnavailableError: not saved.
         """
         if self._end is not None:
@@ -321,14 +323,14 @@ class Cursor(SubscriptionCursor):
 
         Raises:
             CursorFencedError, CursorClosedError
-            CursorUnavailableError: the node is still there, or may be: call again.
+            CursorUnavailableError: the node still exists, or may exist: call again.
         """
         async with self._exclusive():
             await self._saver.delete()
             self._finish(CursorClosedError(f"cursor {self._path} is deleted"))
 
     def abandon(self) -> None:
-        """End the handle at once and write nothing: for an owner that has lost the log."""
+        """End the handle at once and start no more saves: for an owner that has lost the log."""
         self._finish(CursorClosedError(f"cursor {self._path} was abandoned"))
 
     # Saving
@@ -355,7 +357,7 @@ class Cursor(SubscriptionCursor):
         try:
             await self.persist()
         except (CursorFencedError, CursorClosedError):
-            pass  # nothing is left to do; fencing was logged where it was found
+            pass  # nothing is left to do; the fencing is logged already
         except CursorError as error:
             delay_ms = max(delay_ms, self._settings.persist_retry_ms)
             _log.warning("cursor_not_saved", cursor=self._path, reason=str(error))
@@ -387,18 +389,19 @@ class Cursor(SubscriptionCursor):
         self._persisted = min(saved.snapshot.mark_delete, self._state.mark_delete)
         ranges, batches = saved.snapshot.ranges_dropped, saved.snapshot.batches_dropped
         if (ranges or batches) and not (self._ranges_not_saved or self._batches_not_saved):
-            # Once, not with each save: how many they are is in the statistics.
+            # Log it once, not with each save: the numbers are in the statistics.
             _log.warning(
                 "acknowledgements_not_saved", cursor=self._path, ranges=ranges, batches=batches
             )
         self._ranges_not_saved, self._batches_not_saved = ranges, batches
         if saved is record:
-            # Shortened for the node, it stays dirty: a ledger will take more of it some day.
+            # A record shortened for the node leaves the cursor dirty: a ledger may later take more
+            # of it.
             self._saved_changes = changes
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
-        """One operation at a time on an open handle; its foreign errors become ours."""
+        """Run one operation at a time on an open handle; turn ledger errors into cursor errors."""
         async with self._saving:
             self._check_open()
             try:

@@ -1,11 +1,11 @@
 """A set of entry ids of one ledger, as a bitmap in chunks.
 
-Acknowledgements arrive in any order, and the worst order (every second entry) would make an
-interval list as long as the set itself. A bitmap costs one bit per entry there, and runs of
+Acknowledgements arrive in any order. The worst order (every second entry) would make an interval
+list as long as the set itself. A bitmap costs one bit per entry in that case, and runs of
 acknowledged entries are skipped a chunk at a time. A chunk is a Python int of `CHUNK_ENTRIES` bits:
 small enough that setting a bit copies little, large enough that the table of chunks stays short.
 
-Knows nothing of positions, ledgers' ends or batches.
+The module knows nothing of positions, ends of ledgers or batches.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ _FULL = (1 << CHUNK_ENTRIES) - 1
 
 
 def _mask(first: int, last: int) -> int:
-    """Bits `first` to `last`, both included."""
+    """Return a mask with bits `first` to `last` set, both included."""
     return ((1 << (last - first + 1)) - 1) << first
 
 
 def _ones(bits: int) -> int:
-    """How many bits are set without a gap, from bit 0 up."""
+    """Return the number of bits that are set without a gap, from bit 0 up."""
     return (~bits & (bits + 1)).bit_length() - 1
 
 
@@ -41,7 +41,7 @@ class EntrySet:
         return bool(self._chunks.get(entry_id >> _SHIFT, 0) >> (entry_id & _OFFSET_MASK) & 1)
 
     def add(self, entry_id: int) -> bool:
-        """Add one entry; False if it was there."""
+        """Add one entry; return False if it was in the set."""
         index = entry_id >> _SHIFT
         bit = 1 << (entry_id & _OFFSET_MASK)
         chunk = self._chunks.get(index, 0)
@@ -52,7 +52,7 @@ class EntrySet:
         return True
 
     def add_range(self, first: int, last: int) -> int:
-        """Add `first` to `last`, both included; returns how many were new."""
+        """Add `first` to `last`, both included; return the number of new entries."""
         before = self.count
         for index in range(first >> _SHIFT, (last >> _SHIFT) + 1):
             base = index << _SHIFT
@@ -64,7 +64,7 @@ class EntrySet:
         return self.count - before
 
     def discard_range(self, first: int, last: int) -> int:
-        """Remove `first` to `last`, both included; returns how many were there."""
+        """Remove `first` to `last`, both included; return the number of removed entries."""
         before = self.count
         first_index, last_index = first >> _SHIFT, last >> _SHIFT
         indexes = (
@@ -86,7 +86,7 @@ class EntrySet:
         return before - self.count
 
     def is_disjoint(self, first: int, last: int) -> bool:
-        """None of `first` to `last`, both included, is in the set."""
+        """Return whether none of `first` to `last`, both included, is in the set."""
         for index in range(first >> _SHIFT, (last >> _SHIFT) + 1):
             chunk = self._chunks.get(index)
             if chunk is not None:
@@ -96,7 +96,7 @@ class EntrySet:
         return True
 
     def first_absent(self, entry_id: int) -> int:
-        """The lowest entry id >= `entry_id` that is not in the set."""
+        """Return the lowest entry id >= `entry_id` that is not in the set."""
         index = entry_id >> _SHIFT
         absent = entry_id + _ones(self._chunks.get(index, 0) >> (entry_id & _OFFSET_MASK))
         if absent >> _SHIFT == index:
@@ -107,10 +107,10 @@ class EntrySet:
         return (index << _SHIFT) + _ones(self._chunks.get(index, 0))
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """Runs of consecutive entries as (first, last), ascending, never adjacent."""
+        """Yield runs of consecutive entries as (first, last), ascending, never adjacent."""
         first = last = -2
         for index in sorted(self._chunks):
-            # A reversed string of bits: `find` there is far cheaper than shifting a long int.
+            # A reversed string of bits: `find` in it is far cheaper than shifting a long int.
             bits = format(self._chunks[index], "b")[::-1]
             base = index << _SHIFT
             start = bits.find("1")
@@ -129,10 +129,10 @@ class EntrySet:
             yield first, last
 
     def run_count(self) -> int:
-        """How many runs there are; cheaper than making them."""
+        """Return the number of runs; cheaper than making them."""
         runs = 0
         for index, chunk in self._chunks.items():
             runs += (chunk & ~(chunk << 1)).bit_count()
             if chunk & 1 and self._chunks.get(index - 1, 0) >> _OFFSET_MASK:
-                runs -= 1  # continues the run that ends the chunk before
+                runs -= 1  # it continues the last run of the previous chunk
         return runs

@@ -2,14 +2,14 @@
 
 CursorError                     root; `retryable` says whether the same call may succeed later
 ├── NoSuchCursorError           the cursor does not exist, and no initial position was given
-├── InvalidCursorNameError      a name that cannot be stored
-├── CursorFencedError           another owner opened or deleted the cursor; this handle is dead
+├── InvalidCursorNameError      the name cannot be stored
+├── CursorFencedError           another owner opened or deleted the cursor; this handle ends
 ├── CursorClosedError           this handle is closed
 ├── CursorUnavailableError      ledgers or metadata cannot be reached now; nothing was decided
-├── CursorStateTooLargeError    the position properties alone exceed one record
-├── InvalidCursorNodeError      a metadata node that breaks the format
-└── CursorRecordError           bytes that are no cursor record
-    ├── CorruptCursorRecordError     damaged, or never was one
+├── CursorStateTooLargeError    properties exceed a record or the node
+├── InvalidCursorNodeError      a metadata node breaks the format
+└── CursorRecordError           the bytes are not a cursor record
+    ├── CorruptCursorRecordError     damaged, or never a record
     └── UnsupportedCursorRecordError written by a newer release
 """
 
@@ -21,11 +21,11 @@ class CursorError(Exception):
 
 
 class NoSuchCursorError(CursorError):
-    """There is no cursor of that name."""
+    """No cursor has that name."""
 
 
 class InvalidCursorNameError(CursorError):
-    """Empty, or longer than the metadata store takes."""
+    """The name is empty, or longer than the metadata store accepts."""
 
 
 class CursorFencedError(CursorError):
@@ -43,11 +43,11 @@ class CursorUnavailableError(CursorError):
 
 
 class CursorStateTooLargeError(CursorError):
-    """What must not be left out of a record does not fit into one."""
+    """The part of the state that must not be left out does not fit into a record or a node."""
 
 
 class InvalidCursorNodeError(CursorError):
-    """The metadata node of a cursor cannot be understood. It is never repaired by guess."""
+    """The metadata node of a cursor cannot be understood. It is never repaired by guessing."""
 
 
 class CursorRecordError(CursorError):
@@ -55,8 +55,8 @@ class CursorRecordError(CursorError):
 
 
 class CorruptCursorRecordError(CursorRecordError):
-    """Damaged bytes, although their digest as a ledger entry was right."""
+    """The bytes are damaged, although their digest as a ledger entry was right."""
 
 
 class UnsupportedCursorRecordError(CursorRecordError):
-    """A record of a newer format version: only a newer release can read it."""
+    """The record has a newer format version: only a newer release can read it."""

@@ -1,11 +1,11 @@
-"""The metadata node of a durable cursor: its path, its value, and who may write it.
+"""The metadata node of a durable cursor: its path, its value, and its owner's writes.
 
-The value is JSON that `zkCli` shows as it is. Format: docs/formats/cursor-record.md. Opening a
-cursor raises the node's `epoch` by compare-and-set; from then on the owner before gets BADVERSION,
-and that is how it learns that it is fenced.
+The value is JSON, which `zkCli` shows as it is. Format: docs/formats/cursor-record.md. Opening a
+cursor raises the node's `epoch` by compare-and-set. From then on the previous owner gets
+BADVERSION, and so learns that it is fenced.
 
-Below are the operations on the nodes of cursors that nobody has open: they are copied to a log that
-is not served yet, deleted with their log, and asked whether they still name a ledger.
+There are further operations on the nodes of cursors that no owner has open. Such cursors are copied
+to a log that is not served yet, deleted with their log, and asked whether they still name a ledger.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ _WRITE_ATTEMPTS = 3
 
 
 class CursorNode(BaseModel):
-    """Value of the node."""
+    """Value of a cursor's node."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,7 +68,7 @@ class CursorNode(BaseModel):
     last_active_ms: int = 0
 
     def snapshot(self) -> AckSnapshot:
-        """The acknowledgements in the node."""
+        """Return the acknowledgements in the node."""
         return AckSnapshot(
             Position(*self.mark_delete),
             tuple(AckRange(*ack_range) for ack_range in self.ranges),
@@ -79,7 +79,7 @@ class CursorNode(BaseModel):
         )
 
     def with_snapshot(self, snapshot: AckSnapshot) -> "CursorNode":
-        """A copy with other acknowledgements."""
+        """Return a copy with other acknowledgements."""
         return self.model_copy(
             update={
                 "mark_delete": tuple(snapshot.mark_delete),
@@ -93,15 +93,15 @@ class CursorNode(BaseModel):
 
 
 def encode_node(node: CursorNode) -> bytes:
-    """The node's value: compact JSON in UTF-8."""
+    """Encode the node's value: compact JSON in UTF-8."""
     return node.model_dump_json().encode()
 
 
 def decode_node(value: bytes, *, path: str = "cursor node") -> CursorNode:
-    """Decode and check a node's value; `path` says where it lies.
+    """Decode and check a node's value; `path` names it in errors.
 
     Raises:
-        InvalidCursorNodeError: no JSON, another format, or a field that cannot be.
+        InvalidCursorNodeError: it is not JSON, has another format, or an invalid field.
     """
     try:
         return CursorNode.model_validate_json(value)
@@ -113,10 +113,10 @@ def decode_node(value: bytes, *, path: str = "cursor node") -> CursorNode:
 
 
 def cursor_path(log_path: str, name: str) -> str:
-    """Path of the node of the cursor `name`.
+    """Return the path of the node of the cursor `name`.
 
     Raises:
-        InvalidCursorNameError: empty, or more than 1024 bytes.
+        InvalidCursorNameError: the name is empty, or has more than 1024 bytes.
     """
     encoded = name.encode("utf-8", "surrogatepass")
     if not 0 < len(encoded) <= _NAME_BYTES_MAX:
@@ -124,12 +124,12 @@ def cursor_path(log_path: str, name: str) -> str:
             f"a cursor's name must have 1 to {_NAME_BYTES_MAX} bytes, got {len(encoded)}"
         )
     quoted = quote(encoded, safe="")
-    # ZooKeeper takes these two for relative paths.
+    # ZooKeeper takes these two names for relative paths.
     return f"{log_path}/{quoted.replace('.', '%2E') if name in ('.', '..') else quoted}"
 
 
 async def list_cursors(store: MetadataStore, log_path: str) -> list[str]:
-    """Names of the durable cursors of a log, sorted; none if there is no such log.
+    """Return the names of the durable cursors of a log, sorted; none if the log does not exist.
 
     Raises:
         MetadataError: the store cannot be reached.
@@ -143,16 +143,16 @@ async def list_cursors(store: MetadataStore, log_path: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StoredCursor:
-    """Where a cursor that nobody has open stands, by its node alone."""
+    """The position of a cursor that no owner has open, by its node alone."""
 
     mark_delete: Position
-    """A lower bound if `has_ledger`."""
+    """Mark-delete position in the node; a lower bound if `has_ledger`."""
     has_ledger: bool = False
-    """Some or all of the cursor's state lies in a ledger."""
+    """Whether some or all of the cursor's state is in a ledger."""
 
 
 async def read_stored(store: MetadataStore, log_path: str, name: str) -> StoredCursor | None:
-    """Where a cursor stands, without opening it; None: there is no such cursor.
+    """Return a cursor's position without opening it; None if the cursor does not exist.
 
     Raises:
         InvalidCursorNodeError
@@ -168,11 +168,11 @@ async def read_stored(store: MetadataStore, log_path: str, name: str) -> StoredC
 
 
 class OwnedNode:
-    """The node, as the one handle that may write it sees it: value, version, doubts.
+    """The node as its owner, the only handle that may write it, knows it: value, version, doubts.
 
-    A write whose outcome is unknown leaves its value *in doubt*: it may be there now, or turn up
-    later. Before the next write the node is read again, and either one of those values is there, or
-    the old one, or another owner's. A write that succeeds ends all doubts.
+    A write with an unknown outcome leaves its value *in doubt*: it may be stored now, or appear
+    later. Before the next write the node is read again. It then has one of those values, the old
+    one, or another owner's. A successful write ends all doubts.
     """
 
     def __init__(self, store: MetadataStore, path: str, stored: Versioned) -> None:
@@ -185,8 +185,8 @@ class OwnedNode:
 
     @property
     def is_in_doubt(self) -> bool:
-        """A value that we tried to write may have been stored, if only for a moment; or the node
-        may be gone."""
+        """Whether a value that this handle tried to write may have been stored, if only for a
+        moment, or the node may be gone."""
         return bool(self._doubts)
 
     async def write(self, node: CursorNode) -> None:
@@ -217,7 +217,7 @@ class OwnedNode:
         except (BadVersionError, NoNodeError) as exc:
             self._doubts.pop()
             if self._doubts:
-                return False  # an earlier attempt may have come through after all
+                return False  # an earlier attempt may have succeeded after all
             raise self._fenced() from exc
         except MetadataError:
             self._doubts.pop()
@@ -241,7 +241,8 @@ class OwnedNode:
             looks += 1
             if found is None:
                 return None
-            # Without a doubt of ours there is no second look but for a version of another owner.
+            # Without a doubt of this handle, a second look means that another owner changed the
+            # version.
             if found not in ours or (looks > 1 and not self._doubts):
                 raise self._fenced()
             return GONE
@@ -251,11 +252,11 @@ class OwnedNode:
         await cell.change_async(gone, known=known, is_sure=False, on_doubt=self._doubt_deletion)
 
     def _doubt_deletion(self) -> None:
-        """Note that the node may be gone: a save must look before it writes."""
+        """Record that the node may be gone: a save must read it before it writes."""
         self._doubts.append(self._value)
 
     async def _read_again(self) -> None:
-        """Adopt the value of an earlier attempt, if that is what the store holds.
+        """Adopt the value of an earlier attempt, if the store holds it.
 
         Raises:
             NoNodeError, CursorFencedError, MetadataError
@@ -263,10 +264,11 @@ class OwnedNode:
         stored = await self._store.get(self._path)
         if (stored.version, stored.value) == (self._version, self._value):
             return
-        # The same version with another value: it was deleted, and made anew by somebody else.
+        # The same version with another value: the node was deleted, and another owner made a new
+        # one.
         if stored.version == self._version or stored.value not in self._doubts:
-            # Our value may have been there before: the doubts stay, so that nobody deletes the
-            # ledger that it named.
+            # This handle's value may have been stored before. The doubts stay, so that the ledger
+            # that the value named is not deleted.
             raise self._fenced()
         self._version, self._value = stored.version, stored.value
         self._doubts.clear()
@@ -276,7 +278,7 @@ class OwnedNode:
 
 
 class DeletesLedgers(Protocol):
-    """What of the ledger client is needed."""
+    """The part of the ledger client that is needed here."""
 
     async def delete(self, ledger_id: int) -> None: ...
 
@@ -284,9 +286,10 @@ class DeletesLedgers(Protocol):
 async def copy_cursor(
     store: MetadataStore, from_log_path: str, to_log_path: str, name: str
 ) -> bool:
-    """Have a cursor of the same name and properties at the beginning of another log.
+    """Create a cursor of the same name and properties at the beginning of another log.
 
-    One that is there already stays as it is. False: the one to copy is gone, and none was made.
+    An existing one there is left unchanged. Return False if the cursor to copy is gone; then none
+    was created.
 
     Raises:
         InvalidCursorNodeError, MetadataError
@@ -311,7 +314,7 @@ async def delete_unopened(
 ) -> None:
     """Delete a cursor whose log is being deleted: its node first, then its ledger.
 
-    Who still has it open is fenced by that. Safe to call again.
+    That fences an owner that still has it open. Safe to call again.
 
     Raises:
         InvalidCursorNodeError, LedgerError
@@ -327,7 +330,7 @@ async def delete_unopened(
 
 
 def cursor_refers(store: MetadataStore) -> IsReferred:
-    """Asks the cursor that the ledger was made for (component "cursor")."""
+    """Return a check that asks the cursor of the ledger (component "cursor")."""
 
     async def is_referred(metadata: LedgerMetadata) -> bool:
         log, cursor = (metadata.custom_metadata.get(name) for name in ("log", "cursor"))

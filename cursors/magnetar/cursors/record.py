@@ -1,6 +1,6 @@
 """The cursor record: the complete state of a durable cursor in one ledger entry.
 
-Layout: docs/formats/cursor-record.md. The codec checks structure, not meaning: whether the
+Layout: docs/formats/cursor-record.md. The codec checks structure, not meaning. Whether the
 positions exist in the log is decided when the state is restored.
 """
 
@@ -46,7 +46,7 @@ class CursorRecord:
 
 
 def encode_record(record: CursorRecord) -> bytes:
-    """The record as bytes. How many things were dropped from the snapshot is not stored."""
+    """Encode the record. The numbers of dropped ranges and batches are not stored."""
     snapshot = record.snapshot
     groups = [
         (ledger_id, [bound for ack_range in ranges for bound in ack_range[1:]])
@@ -73,13 +73,13 @@ def encode_record(record: CursorRecord) -> bytes:
 
 
 def fit_record(record: CursorRecord, *, bytes_max: int) -> CursorRecord:
-    """The record, shortened from the high end until it encodes to at most `bytes_max` bytes.
+    """Shorten the record from the high end until it encodes to at most `bytes_max` bytes.
 
-    Batches go first: leaving one out repeats some messages of one entry, leaving a range out may
-    repeat thousands of entries.
+    Batches are dropped first: dropping one repeats some messages of one entry, while dropping a
+    range may repeat thousands of entries.
 
     Raises:
-        CursorStateTooLargeError: it does not even fit without ranges and batches.
+        CursorStateTooLargeError: it does not fit even without ranges and batches.
     """
     snapshot = record.snapshot
     room = (
@@ -125,7 +125,7 @@ def decode_record(data: bytes) -> CursorRecord:
 
     Raises:
         CorruptCursorRecordError: not a record, or a damaged one.
-        UnsupportedCursorRecordError: a format version we do not know.
+        UnsupportedCursorRecordError: an unknown format version.
     """
     if len(data) < _HEADER.size + _U16.size:
         raise CorruptCursorRecordError(f"cursor record of {len(data)} bytes is cut off")
@@ -166,7 +166,7 @@ def _decode_ranges(body: bytes, at: int) -> tuple[list[AckRange], int]:
     for _ in range(groups):
         ledger_id, count = _GROUP.unpack_from(body, at)
         at += _GROUP.size
-        # Checked before unpacking: a damaged count must not ask for gigabytes.
+        # Checked before unpacking: a damaged count must not allocate gigabytes.
         if count == 0 or at + _RANGE_BYTES * count > len(body):
             raise CorruptCursorRecordError(f"ledger {ledger_id} claims {count} ranges")
         bounds = struct.unpack_from(f">{2 * count}q", body, at)
@@ -182,7 +182,7 @@ def _decode_ranges(body: bytes, at: int) -> tuple[list[AckRange], int]:
 
 
 def _is_ascending(bounds: tuple[int, ...]) -> bool:
-    """0 <= first <= last of each range, and a gap between one and the next."""
+    """Return whether 0 <= first <= last holds for each range, with a gap before the next one."""
     end = -2
     for first, last in zip(bounds[::2], bounds[1::2], strict=True):
         if first < 0 or first <= end + 1 or last < first:

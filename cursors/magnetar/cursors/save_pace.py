@@ -1,9 +1,9 @@
-"""When the cursors of one broker save: in turns, and less often the more of them are busy. Pure.
+"""The pace of saves of all cursors of one broker: in turns, and less often the more are busy. Pure.
 
-A save is one small entry, whatever was acknowledged since the one before it. With a thousand busy
-subscriptions, a save of each every second is as much work for the bookies as a fifth of the
-messages at 5,000/s, and nobody waits for it. So all of them together save so many times a second at
-most; each waits for its turn, but never longer than a bound.
+A save is one small entry, however many acknowledgements it covers. With a thousand busy
+subscriptions, saving each of them every second costs the bookies as much as a fifth of the messages
+at 5,000/s, and no client waits for it. So all cursors together save at a limited rate. Each waits
+for its turn, but never longer than a limit.
 """
 
 
@@ -14,12 +14,12 @@ class SavePace:
         self._step_s = 1 / saves_per_s_max
         self._delay_s_max = delay_s_max
         self._next_s = 0.0
-        """The first turn that nobody has."""
+        """Time of the first free turn, in seconds of the monotonic clock."""
 
     def delay_s(self, now_s: float, interval_s: float) -> float:
-        """Take the next turn that is at least an interval away; return the wait for it.
+        """Take the next turn at least `interval_s` away; return the wait for it, in seconds.
 
-        It is above `delay_s_max` only if the interval is.
+        The wait exceeds `delay_s_max` only if the interval does.
         """
         longest_s = max(interval_s, self._delay_s_max)
         at_s = min(max(now_s + interval_s, self._next_s), now_s + longest_s)

@@ -1,17 +1,17 @@
-"""The stored state of one durable cursor: written by its owner, found again by the next one.
+"""The stored state of one durable cursor: written by its owner, recovered by the next one.
 
 One entry of the cursor ledger is the complete state. The ledger is created at the first save and
-replaced when it is full, old or broken: new ledger, state into it, node to its id, old ledger
-deleted, in this order, so that a crash in between leaves an unused ledger and never a lost position
-(managed ledger, section 5.2). Without bookies the state goes into the node.
+replaced when it is full, old or broken. The order is: new ledger, state into it, node to its id,
+old ledger deleted. So a crash in between leaves an unused ledger and never a lost position (managed
+ledger, section 5.2). If the bookies are unavailable, the state goes into the node.
 
 The next owner finds the state in the node, or in the last record of the cursor ledger that the node
-names (section 5.3). Only if that ledger is gone for good - no metadata, no entries, certainly lost,
-or damaged - the older snapshot in the node is used: messages come again, none is lost. Whatever may
-pass by itself is an error, because rolling back then would forget acknowledgements for nothing.
-Nothing here ever moves a cursor forward.
+names (section 5.3). The older snapshot in the node is used only if that ledger is gone for good: no
+metadata, no entries, certainly lost, or damaged. Messages are then delivered again; none is lost. A
+failure that may be temporary is an error, because rolling back then would forget acknowledgements
+for nothing. Nothing here ever moves a cursor forward.
 
-One caller at a time; when to save is decided by `cursor.py`.
+One caller at a time; `cursor.py` decides when to save.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ _ATTEMPTS = 5
 
 
 class CursorLog(LogShape, Protocol):
-    """The log that a cursor moves on."""
+    """The log of a cursor."""
 
     @property
     def path(self) -> str:
@@ -56,11 +56,11 @@ class CursorLog(LogShape, Protocol):
         ...
 
     async def check_owned(self) -> None:
-        """Look at the store whether the log is still ours.
+        """Check in the metadata store that this process still owns the log.
 
         Raises:
             LogFencedError: another owner has taken it over.
-            MetadataError: that cannot be told now.
+            MetadataError: the store cannot tell now.
         """
         ...
 
@@ -104,7 +104,7 @@ class CursorLedgers(Protocol):
 
 
 class CursorSaver:
-    """The writing side of one cursor. The node must be owned: its epoch is ours."""
+    """Writes the state of one cursor. The caller must own the node: its epoch is the caller's."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class CursorSaver:
         self._opened_s = 0.0
         self._entries = 0
         self.switched_ms = 0
-        """When the current cursor ledger was created, ms since the epoch; 0: there is none yet."""
+        """Creation time of the current cursor ledger, ms since the epoch; 0 if there is none."""
         self.record_bytes = 0
-        """Size of the last record that a ledger took."""
+        """Size in bytes of the last record that a ledger took."""
         # Ledgers that the node names, named or may name. Those that it certainly does not name any
         # more are deleted after the next write of the node.
         self._ledger_ids: set[int] = set()
@@ -142,16 +142,16 @@ class CursorSaver:
 
     @property
     def last_entry(self) -> int:
-        """The last entry of the current cursor ledger; -1: there is none."""
+        """The last entry of the current cursor ledger; -1 if there is none."""
         return self._entries - 1 if self._writer is not None else -1
 
     async def own(self, record: CursorRecord) -> None:
-        """Take the cursor over after recovery: raise the epoch, so that the owner before is fenced.
+        """Take the cursor over after recovery: raise the epoch, which fences the previous owner.
 
         A small state moves into the node at once, which frees the old cursor ledger.
 
         Raises:
-            CursorFencedError: the node changed meanwhile: recover once more.
+            CursorFencedError: the node changed meanwhile: recover again.
             MetadataError: not done.
         """
         node = self.node.model_copy(update={"epoch": self.node.epoch + 1})
@@ -164,7 +164,7 @@ class CursorSaver:
         await self._delete_unused()
 
     async def save(self, record: CursorRecord) -> CursorRecord:
-        """Make the record durable; returns it as it was saved, shortened if only the node was left.
+        """Make the record durable; return it as saved, shortened if only the node was available.
 
         Raises:
             CursorFencedError: another owner took over.
@@ -177,8 +177,8 @@ class CursorSaver:
         try:
             await self._switch_ledger(record, data)
         except LedgerError as error:
-            # A full ledger still takes records; there is no hurry to replace it. As long as the
-            # metadata store is away that may be all there is.
+            # A full ledger still takes records, so its replacement is not urgent. While the
+            # metadata store is unavailable, there may be no other place.
             if is_fine and not self._owned.is_in_doubt and await self._append(data):
                 return record
             if isinstance(error, MetadataError):
@@ -188,10 +188,10 @@ class CursorSaver:
         return record
 
     async def save_and_close(self, record: CursorRecord) -> CursorRecord:
-        """The last save: a small state into the node, a large one stays in its closed ledger.
+        """Save a last time: a small state into the node; a large one stays in its closed ledger.
 
         Raises:
-            As `save`.
+            CursorFencedError, MetadataError: see `save`.
         """
         folded = self._node_with(self.node, record, cursor_ledger_id=NO_LEDGER)
         if self._fits_node(record.snapshot, folded):
@@ -238,14 +238,14 @@ class CursorSaver:
         )
 
     async def _append(self, data: bytes) -> bool:
-        """Add a record to the current ledger; False if the ledger is not to be used any more."""
+        """Add a record to the current ledger; return False if the ledger is now unusable."""
         if self._writer is None:
             return False
         try:
             await self._writer.add(data)
         except LedgerFencedError as exc:
-            # Whoever recovered the ledger is the owner now. To go on in a new ledger would take the
-            # cursor away from it.
+            # The client that recovered the ledger is the owner now. Continuing in a new ledger
+            # would take the cursor away from it.
             raise CursorFencedError(
                 f"cursor {self._name} of {self._log_path}: ledger {self._writer.ledger_id} was "
                 f"fenced by another owner"
@@ -319,7 +319,7 @@ class CursorSaver:
     def _shortened(
         self, node: CursorNode, record: CursorRecord, *, cursor_ledger_id: int
     ) -> tuple[CursorNode, AckSnapshot]:
-        """A node within the limits, and the part of the snapshot that is in it."""
+        """Return a node within the limits, and the part of the snapshot that is in it."""
         snapshot = record.snapshot
         room = self._settings.node_ranges_max
         while True:
@@ -355,7 +355,7 @@ class CursorSaver:
             )
 
     async def _delete_unused(self) -> None:
-        """Delete the ledgers that the node, just written, does not name."""
+        """Delete the ledgers that the node, which was just written, does not name."""
         for ledger_id in sorted(self._ledger_ids - {self.node.cursor_ledger_id}):
             await self._delete_ledger(ledger_id)
 
@@ -365,7 +365,7 @@ class CursorSaver:
             await self._ledgers.delete(ledger_id)
         except NoSuchLedgerError:
             pass  # deleted already
-        except LedgerError as error:  # unused, not harmful: a sweep finds it by its metadata
+        except LedgerError as error:  # unused and harmless: a sweep finds it by its metadata
             _log.warning(
                 "cursor_ledger_left_behind",
                 **self._names(),
@@ -388,10 +388,10 @@ class RecoveredState:
 async def get_or_create_node(
     store: MetadataStore, path: str, initial: CursorNode | None
 ) -> tuple[Versioned, bool]:
-    """The stored node, and whether it was made by this call from `initial`.
+    """Return the stored node, and whether this call created it from `initial`.
 
     Raises:
-        NoSuchCursorError: there is none, and `initial` is None.
+        NoSuchCursorError: the node does not exist, and `initial` is None.
         MetadataError: the store cannot be reached.
     """
     cell = bytes_cell(store, path, tries_max=_ATTEMPTS)
@@ -405,11 +405,11 @@ async def get_or_create_node(
 
 
 async def recover_state(ledgers: CursorLedgers, node: CursorNode, path: str) -> RecoveredState:
-    """The newest state that the node leads to.
+    """Return the newest state that the node leads to.
 
     Raises:
         LedgerError: bookies or metadata cannot tell now; try again.
-        UnsupportedCursorRecordError: written by a newer release.
+        UnsupportedCursorRecordError: a newer release wrote the record.
     """
     in_node = RecoveredState(node.snapshot(), node.position_properties)
     ledger_id = node.cursor_ledger_id

@@ -1,10 +1,10 @@
-"""Settings of durable cursors. Plain values reach the cores; this class stays at the edge."""
+"""Settings of durable cursors. The cores get plain values, not this class."""
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class CursorSettings(BaseModel):
-    """How durable cursors are saved. Units are in the names."""
+    """Settings of how durable cursors are saved. Units are in the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

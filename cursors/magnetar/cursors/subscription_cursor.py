@@ -1,8 +1,8 @@
-"""The face of every cursor, and the cursor that is kept in memory only.
+"""The interface of every cursor, and the cursor that is only in memory.
 
 `Cursor` keeps its progress durably, `NonDurableCursor` in memory. The methods here are plain
-synchronous calls on the pure `AckState`; whatever has to be written is written later, in the
-background, by the durable kind. A broker calls them once per ack command.
+synchronous calls on the pure `AckState`. A durable cursor writes later, in the background. A broker
+calls the methods once per ack command.
 """
 
 from abc import ABC, abstractmethod
@@ -26,104 +26,104 @@ class SubscriptionCursor(ABC):
     @property
     @abstractmethod
     def is_durable(self) -> bool:
-        """The progress survives the process."""
+        """Whether the progress survives the process."""
 
     @property
     @abstractmethod
     def persisted_mark_delete(self) -> Position | None:
-        """What trimming may rely on (rule 5.1); None: this cursor holds no ledger back."""
+        """Position that trimming may rely on (rule 5.1); None if it holds none back."""
 
     # Reading
 
     @property
     def mark_delete(self) -> Position:
-        """Everything at or before it is acknowledged."""
+        """The mark-delete position: everything at or before it is acknowledged."""
         return self._state.mark_delete
 
     @property
     def backlog_entries(self) -> int:
-        """Entries not yet acknowledged, partly acknowledged batches included."""
+        """Number of entries not yet acknowledged, partly acknowledged batches included."""
         return self._state.backlog_entries
 
     @property
     def individual_count(self) -> int:
-        """Acknowledged entries above the mark-delete position."""
+        """Number of acknowledged entries above the mark-delete position."""
         return self._state.individual_count
 
     @property
     def range_count(self) -> int:
-        """Runs of acknowledged entries above the mark-delete position."""
+        """Number of runs of acknowledged entries above the mark-delete position."""
         return self._state.range_count
 
     def ranges(self, ranges_max: int) -> Sequence[AckRange]:
-        """The first ranges of individually acknowledged entries, in log order."""
+        """Return the first ranges of individually acknowledged entries, in log order."""
         return self._state.snapshot(ranges_max=ranges_max, batches_max=0).ranges
 
     def batches(self, batches_max: int) -> Sequence[BatchAck]:
-        """The first partly acknowledged batches, in log order."""
+        """Return the first partly acknowledged batches, in log order."""
         return self._state.snapshot(ranges_max=0, batches_max=batches_max).batches
 
     @property
     def batch_count(self) -> int:
-        """Partly acknowledged batches."""
+        """Number of partly acknowledged batches."""
         return self._state.batch_count
 
     @property
     def has_holes(self) -> bool:
-        """False: nothing above the mark-delete position needs filtering on dispatch."""
+        """Whether entries above the mark-delete position need filtering on dispatch."""
         return self._state.has_holes
 
     @property
     def is_caught_up(self) -> bool:
-        """Every entry of the log is acknowledged."""
+        """Whether every entry of the log is acknowledged."""
         return self._state.is_caught_up
 
     def is_acked(self, position: Position) -> bool:
-        """The entry is acknowledged as a whole: do not dispatch it (rule 12.1)."""
+        """Return whether the whole entry is acknowledged: do not dispatch it (rule 12.1)."""
         return self._state.is_acked(position)
 
     def is_untouched(self, ledger_id: int, first: int, last: int) -> bool:
-        """Nothing in the range is acknowledged, not even in part: there is nothing to filter.
+        """Return whether no entry of the range is acknowledged, not even in part.
 
-        False may also mean that it is not known.
+        Then there is nothing to filter. False may also mean that this is unknown.
         """
         return self._state.is_untouched(ledger_id, first, last)
 
     def next_unacked(self, position: Position) -> Position:
-        """The first entry after `position` that is not acknowledged, or the next to be written."""
+        """Return the first unacknowledged entry after `position`; at the end, the next append."""
         return self._state.next_unacked(position)
 
     def remaining_words(self, position: Position) -> tuple[int, ...]:
-        """ack_set words to send with a MESSAGE; () if the whole entry is still open."""
+        """Return the ack_set words to send with a MESSAGE; () if the whole entry is still open."""
         return self._state.remaining_words(position)
 
     # Acknowledging
 
     def ack(self, position: Position) -> bool:
-        """Acknowledge one entry. False: it was acknowledged already, or does not exist."""
+        """Acknowledge one entry. Return False if it was acknowledged already, or does not exist."""
         if not self._state.ack(position):
             return False
         self._changed()
         return True
 
     def ack_many(self, positions: Iterable[Position]) -> int:
-        """Acknowledge entries; returns how many were new."""
+        """Acknowledge entries; return the number of new ones."""
         count = self._state.ack_many(positions)
         if count:
             self._changed()
         return count
 
     def ack_range(self, ledger_id: int, first_entry_id: int, last_entry_id: int) -> int:
-        """Acknowledge the existing entries of a range of one ledger; returns how many were new."""
+        """Acknowledge the existing entries of a range of one ledger; return how many were new."""
         count = self._state.ack_range(ledger_id, first_entry_id, last_entry_id)
         if count:
             self._changed()
         return count
 
     def ack_batch(self, position: Position, words: Sequence[int], batch_size: int = 0) -> bool:
-        """Acknowledge batch indexes (ack_set words, bit 1 = still open); True: now all of them.
+        """Acknowledge batch indexes (ack_set words, bit 1 = still open); return whether all are.
 
-        `batch_size`: messages in the entry; 0 if it is not known.
+        `batch_size`: messages in the entry; 0 if unknown.
         """
         is_acked = self._state.ack_batch(position, words, batch_size)
         self._changed()
@@ -132,7 +132,7 @@ class SubscriptionCursor(ABC):
     def ack_cumulative(
         self, position: Position, words: Sequence[int] = (), batch_size: int = 0
     ) -> bool:
-        """Acknowledge everything through `position`; with words, in that entry only bits 0."""
+        """Acknowledge everything through `position`; with words, in that entry only the 0 bits."""
         if not self._state.ack_cumulative(position, words, batch_size):
             return False
         self._changed()
@@ -142,14 +142,15 @@ class SubscriptionCursor(ABC):
 
     @abstractmethod
     async def persist(self) -> None:
-        """Return when everything acknowledged before the call is durable, if it ever will be."""
+        """Return when all acknowledgements made before the call are durable, if this cursor is."""
 
     @abstractmethod
     async def reset(self, position: Position, words: Sequence[int] = ()) -> None:
-        """Seek: `position` is the next entry to deliver; acknowledgements above it are forgotten.
+        """Seek: `position` is the next entry to deliver; acknowledgements above it are discarded.
 
-        EARLIEST and LATEST are fine. A position that does not exist moves to the next one; one
-        beyond the end means what is written from now on. Words mark passed batch indexes.
+        EARLIEST and LATEST are valid. A position that does not exist becomes the next existing one.
+        A position beyond the end means the entries written from now on. Words mark passed batch
+        indexes.
         """
 
     @abstractmethod
@@ -158,11 +159,11 @@ class SubscriptionCursor(ABC):
 
     @abstractmethod
     async def delete(self) -> None:
-        """End the handle and the cursor."""
+        """End the handle and delete the cursor."""
 
     @abstractmethod
     def _changed(self) -> None:
-        """The state has changed and is to be saved some time."""
+        """Schedule a save, since the state has changed."""
 
 
 class NonDurableCursor(SubscriptionCursor):
@@ -171,7 +172,7 @@ class NonDurableCursor(SubscriptionCursor):
     def __init__(
         self, log: LogShape, name: str, *, initial: Position, words: Sequence[int] = ()
     ) -> None:
-        """Start so that `initial` is the first entry to deliver, as with `reset`."""
+        """Start so that `initial` is the first entry to deliver, see `reset`."""
         state = AckState(log, EARLIEST)
         state.reset(initial, words)
         super().__init__(name, state)
@@ -185,16 +186,16 @@ class NonDurableCursor(SubscriptionCursor):
         return None
 
     async def persist(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no stored state."""
 
     async def reset(self, position: Position, words: Sequence[int] = ()) -> None:
         self._state.reset(position, words)
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no stored state."""
 
     async def delete(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no stored state."""
 
     def _changed(self) -> None:
         pass

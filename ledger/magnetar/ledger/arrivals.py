@@ -1,7 +1,7 @@
 """The answers of several bookies in the order in which they arrive.
 
-`asyncio.wait` reports them as sets, whose order changes from run to run; the simulator, which
-replays a run from its seed, needs the same order every time.
+`asyncio.wait` reports them as sets, whose order changes from run to run. The simulator replays a
+run from its seed, so it needs the same order every time.
 """
 
 import asyncio
@@ -14,8 +14,7 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """Runs calls side by side. On leaving the context, those that still run are cancelled: the
-    outcome is decided without them."""
+    """Runs calls in parallel. Leaving the context cancels the calls that still run."""
 
     def __init__(self, calls: Sequence[Coroutine[None, None, T]]) -> None:
         self._ended: asyncio.Queue[int] = asyncio.Queue()
@@ -28,7 +27,7 @@ class Arrivals(Generic[T]):
         self._ended.put_nowait(index)
 
     async def next(self) -> tuple[int, asyncio.Task[T]] | None:
-        """The index of the next call that has ended, and its task; None when all were reported."""
+        """Return index and task of the next call that has ended; None after the last one."""
         if not self._left:
             return None
         self._left -= 1
@@ -46,4 +45,4 @@ class Arrivals(Generic[T]):
     ) -> None:
         for task in self._tasks:
             if not task.cancel() and not task.cancelled():
-                task.exception()  # retrieved: nobody wants it any more
+                task.exception()  # mark it as retrieved: the caller does not need it

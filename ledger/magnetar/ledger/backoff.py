@@ -1,16 +1,16 @@
-"""How long a server waits before it tries again what has failed. Pure.
+"""The pause before a server tries again after failures. Pure.
 
-Clients have a backoff of their own (`magnetar.sdk.session`): theirs is shortened at random, since
-all of them lose a broker at the same moment.
+Clients have another backoff (`magnetar.sdk.session`). It is shortened at random, since all clients
+lose a broker at the same moment.
 """
 
 _DOUBLINGS_MAX = 60
-"""Keeps the number small; no first pause is so short that its bound is not reached by then."""
+"""Bounds the exponent; every first pause reaches its limit in fewer doublings."""
 
 
 def backoff(first: float, failures: int, most: float) -> float:
     """Return the pause after that many failures in a row, in the unit of `first` and `most`.
 
-    It is `first` after one failure, twice as long after each further one, and never above `most`.
+    It is `first` after one failure, doubles with each further one, and never exceeds `most`.
     """
     return min(most, first * 2.0 ** min(failures - 1, _DOUBLINGS_MAX))

@@ -1,8 +1,8 @@
-"""What a bookie tells of itself: whether it takes writes, and how full its directories are.
+"""A bookie's description of itself: whether it takes writes, and how full its directories are.
 
-The answer to an INFO without a body, as JSON; layout: docs/formats/bookie-frame.md. Nothing is read
-from a disk for it: the bookie tells what its last look at the directories has found. A bookie of a
-release before this one tells no directories.
+It is the answer to an INFO without a body, as JSON; layout: docs/formats/bookie-frame.md. The
+answer needs no disk reads: the bookie returns the results of its last check of the directories. A
+bookie of an older release returns no directories.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from magnetar.ledger.errors import BookieProtocolError, BookieUnavailableError
 from magnetar.ledger.wire import Frame, Op, Status
 
 DIRECTORIES_MAX: Final = 1_000
-"""More than any bookie has: an answer with more is refused."""
+"""More than any bookie has; an answer with more is refused."""
 _NO_LEDGER: Final = -1
 
 DirectoryUse = Literal["bookie", "journal", "ledgers"]
-"""`bookie`: its own directory, which holds the others unless they lie elsewhere."""
+"""`bookie`: the bookie's own directory, which holds the others unless settings say otherwise."""
 
 
 class DirectoryFacts(BaseModel):
-    """One directory of a bookie, and the file system that it is on."""
+    """One directory of a bookie, and its file system."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -32,25 +32,26 @@ class DirectoryFacts(BaseModel):
     free_bytes: int = Field(ge=0)
     total_bytes: int = Field(ge=0)
     level: str = ""
-    """Of a ledger directory: `free`, `almost full` or `full`, which takes no more entries."""
+    """Fill level of a ledger directory: `free`, `almost full`, or `full` (takes no entries)."""
 
 
 class BookieFacts(BaseModel):
-    """One bookie, as it describes itself."""
+    """The description that a bookie gives of itself."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: str = ""
     writable: bool
     read_only_reasons: tuple[str, ...] = ()
-    """Why it takes no ordinary writes; empty: it takes them."""
+    """Reasons why it takes no ordinary writes; empty if it takes them."""
     directories: tuple[DirectoryFacts, ...] = Field(default=(), max_length=DIRECTORIES_MAX)
 
 
 def decode_facts(body: bytes) -> BookieFacts:
-    """
+    """Decode the answer to an INFO.
+
     Raises:
-        BookieProtocolError: this is no answer to INFO.
+        BookieProtocolError: the body is not such an answer.
     """
     try:
         return BookieFacts.model_validate_json(body)
@@ -71,7 +72,7 @@ async def ask_facts(channel: BookieChannel) -> BookieFacts:
     reply = asyncio.get_running_loop().create_future()
 
     def on_reply(found: Frame | BookieUnavailableError) -> None:
-        if not reply.done():  # a caller that was cancelled waits no more
+        if not reply.done():  # a cancelled caller no longer waits
             reply.set_result(found)
 
     channel.send(Op.INFO, (), on_reply, ledger_id=_NO_LEDGER)

@@ -1,16 +1,15 @@
 """Channels to bookies: one connection each, requests matched to replies, everything bounded.
 
 A channel sends frames as they come (the network joins the writes of one turn) and calls back once
-per reply frame. A request ends exactly once: with a reply frame or with a `BookieUnavailableError`
-when the connection fails, the bookie is not registered, the time is up or too much is outstanding.
-Nothing is retried here; the quorum logic above decides.
+per reply frame. A request ends exactly once: with a reply frame or with a `BookieUnavailableError`.
+The error means that the connection failed, the bookie is not registered, the time is up, or too
+much is outstanding. The channel retries nothing; the quorum logic above decides.
 
-A connection on which nothing was heard for as long as a request may take is given up: the host may
-be gone without a word, and what cannot be sent would fill the memory while its requests time out.
+A connection that brought nothing for the time of a request is dropped. The host may be gone without
+a notice, and unsent frames would fill the memory while their requests time out.
 
-Nothing is sent before the bookie that is meant has answered the hello (`hello.py`), and the
-connection is given up when the bookie is registered at another address: who listens at the old one
-may be anybody.
+The channel sends nothing before the intended bookie has answered the hello (`hello.py`). It drops
+the connection when the bookie registers at another address: any process may listen at the old one.
 """
 
 import asyncio
@@ -32,10 +31,10 @@ from magnetar.ledger.wire import Frame, FrameDecoder, Op, encode_header
 OnReply = Callable[[Frame | BookieUnavailableError], None]
 
 OnPart = Callable[[Frame], bool]
-"""Hears each reply to a request that has several; says whether it was the last one.
+"""Callback for each reply to a request that has several; returns whether it was the last one.
 
 Raises:
-    BookieProtocolError: the reply is not about what was asked for.
+    BookieProtocolError: the reply does not answer the request.
 """
 
 
@@ -56,17 +55,17 @@ class _Request:
         self.deadline_s = deadline_s
         self.size_bytes = size_bytes
         self.on_part = on_part
-        """Hears the replies, where several may come; then `on_reply` hears only an error."""
+        """Callback for the replies if several may come; then `on_reply` gets only an error."""
 
 
 class _Connection(asyncio.Protocol):
-    """Bytes of one TCP connection; tells its channel about replies and the end."""
+    """Bytes of one TCP connection; reports replies and the end to its channel."""
 
     def __init__(self, channel: "BookieChannel", info: BookieInfo) -> None:
         self._channel = channel
         self._meant = info.identity
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the bookie that is meant has answered."""
+        """Done when the intended bookie has answered the hello."""
         self.greeted.add_done_callback(_retrieve)
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -107,7 +106,7 @@ class _Connection(asyncio.Protocol):
 
 
 class BookieChannel:
-    """Requests to one bookie. Connects on demand and again after a failure."""
+    """Sends requests to one bookie. Connects on demand, and again after a failure."""
 
     def __init__(
         self,
@@ -128,21 +127,21 @@ class BookieChannel:
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._address: tuple[str, int] | None = None
-        """Where it is connected to, or connects to."""
+        """The address of the current connection or connection attempt."""
         self._waiting: list[bytes] = []
         self._requests: dict[int, _Request] = {}
         self._outstanding_bytes = 0
         self._next_request_id = 0
         self._heard_at_s = 0.0
-        """When the connection was made, or last brought an answer."""
+        """Monotonic time when the connection was made, or last brought an answer."""
         self._failed: BookieInfo | None = None
-        """The address that could not be connected to, until `_retry_at_s`. Another is tried at
-        once: it is news that the bookie is back."""
+        """The registration that could not be connected to, until `_retry_at_s`. Another address is
+        tried at once: it means that the bookie is back."""
         self._retry_at_s = 0.0
         self._last_failure = BookieUnavailableError("")
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
-        """Somebody waits until nothing is outstanding."""
+        """Set when nothing is outstanding; None if no caller has waited for that."""
         self._closed = is_closed
 
     def send(
@@ -158,7 +157,8 @@ class BookieChannel:
     ) -> None:
         """Send one request; `on_reply` runs later, exactly once, on the event loop.
 
-        With `on_part`, that hears the replies, and `on_reply` only that there will be no more.
+        With `on_part`, that callback gets the replies, and `on_reply` gets only the error that ends
+        them.
         """
         size = sum(map(len, body))
         if self._outstanding_bytes + size > self._settings.channel_bytes_max and self._requests:
@@ -216,9 +216,10 @@ class BookieChannel:
         )
 
     def on_registrations(self) -> None:
-        """Bookies have registered or gone: is this one still where it is connected to?
+        """Drop the connection if the bookie has registered at another address.
 
-        One that is not registered now may have lost no more than its session, and is kept.
+        A bookie that is not registered now may have lost only its session, so its connection is
+        kept.
         """
         info = self._registry.resolve(self.bookie_id)
         if info is None or info.address == self._address:
@@ -233,7 +234,7 @@ class BookieChannel:
         try:
             connection, transport = await self._greet(info)
         except (OSError, TimeoutError, ValueError) as error:
-            # ValueError: a host that cannot be one, from a registration that anybody may write.
+            # ValueError: an invalid host, from a registration that any process may write.
             self._connecting = None
             reason = f"cannot connect: {error or type(error).__name__}"
             self._failed = info
@@ -250,11 +251,11 @@ class BookieChannel:
             self._waiting = []
 
     async def _greet(self, info: BookieInfo) -> tuple[_Connection, asyncio.Transport]:
-        """A connection on which the bookie that is meant has answered.
+        """Connect, and return once the intended bookie has answered.
 
         Raises:
-            WrongBookieError: a ConnectionError; another one listens there.
-            OSError, TimeoutError, ValueError: as the network.
+            WrongBookieError: a ConnectionError; another bookie listens there.
+            OSError, TimeoutError, ValueError: from the network.
         """
         connection = _Connection(self, info)
         timeout_s = self._settings.connect_timeout_s
@@ -288,11 +289,11 @@ class BookieChannel:
             elif request.on_part is not None:
                 try:
                     if not request.on_part(frame):
-                        continue  # not all of it is answered yet
+                        continue  # more answers are to come
                 except BookieProtocolError as error:
                     wrong = str(error)
             if self._requests.pop(frame.request_id, None) is None:
-                continue  # who heard the answer has closed the channel
+                continue  # the callback has closed the channel
             self._outstanding_bytes -= request.size_bytes
             if wrong:
                 self._on_wrong_answer(request, frame, wrong)
@@ -303,9 +304,10 @@ class BookieChannel:
             self._idle.set()
 
     def _on_wrong_answer(self, request: _Request, frame: Frame, reason: str) -> None:
-        """An answer to another question, above all an OK to another add, must count for nobody.
+        """Drop the connection after an answer to another question.
 
-        Whoever mixes answers up may have done so before: the connection is given up.
+        Such an answer must not count for any request, above all an OK to another add. A peer that
+        mixes up answers may have done so before.
         """
         if frame.op == Op.AUTH and frame.is_response:
             text = frame.body.decode("utf-8", "replace")
@@ -337,7 +339,7 @@ class BookieChannel:
             self._idle.set()
 
     def _report(self, request: _Request, reply: Frame | BookieUnavailableError) -> None:
-        """Tell who asked. A bug there must not keep the others on this channel from hearing."""
+        """Run a request's callback. A bug in it must not affect other requests of this channel."""
         try:
             request.on_reply(reply)
         except Exception as error:  # noqa: BLE001  # handed on to the loop's handler
@@ -374,7 +376,7 @@ class BookieChannel:
             self._idle.set()
 
     def _is_stuck(self, *, sent_at_s: float) -> bool:
-        """Whether the connection brought nothing since, or takes much less than is sent."""
+        """Return whether the connection brought nothing since then, or is far too slow."""
         if self._transport is None:
             return False
         return (
@@ -416,13 +418,13 @@ class BookieChannel:
 
 
 def _retrieve(greeted: asyncio.Future[None]) -> None:
-    """Count the error of a task as seen: whoever gave up connecting does not ask for it."""
+    """Mark the future's error as retrieved: a cancelled connection attempt does not read it."""
     if not greeted.cancelled():
         greeted.exception()
 
 
 class ChannelPool:
-    """One channel per bookie, made on first use."""
+    """The channels of one client: one per bookie, made on first use."""
 
     def __init__(
         self, registry: BookieRegistry, network: Network, clock: Clock, settings: LedgerSettings
@@ -436,7 +438,7 @@ class ChannelPool:
         registry.on_change(self.on_registrations)
 
     def on_registrations(self) -> None:
-        """Bookies have registered or gone: see `BookieChannel.on_registrations`."""
+        """Pass a change of registrations on to every channel."""
         for channel in list(self._channels.values()):
             channel.on_registrations()
 
@@ -460,11 +462,10 @@ class ChannelPool:
                 for channel in list(self._channels.values()):
                     await channel.wait_idle()
         except TimeoutError:
-            pass  # what is outstanding fails when the channels close
+            pass  # outstanding requests fail when the channels close
 
     async def close(self) -> None:
-        """Close all channels. Who hears that its request failed may want another bookie then, and
-        gets a channel that is closed, too."""
+        """Close all channels. Callbacks that then ask for a bookie get a closed channel."""
         self._is_closed = True
         for channel in list(self._channels.values()):
             await channel.close()

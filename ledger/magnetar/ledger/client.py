@@ -1,7 +1,7 @@
 """The ledger client: create, open, recover and delete ledgers.
 
-The public face of the component, together with the managed log in `log.py`. One client holds one
-connection per bookie and shares it among all its ledgers.
+Together with the managed log in `log.py`, this is the component's public interface. One client
+holds one connection per bookie and shares it among all its ledgers.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ from magnetar.ledger.writing.follow_up import WriteQuorumFollowUp
 from magnetar.ledger.writing.replacements import BookieHealth
 
 PASSWORD_BYTES = 16
-"""Of a random password: nobody guesses it."""
+"""Length of a random password, too long to guess."""
 
 
 class LedgerClient:
     """Access to the ledgers of one cluster.
 
-    `await client.start()` before use, `await client.close()` at the end. Closing the client closes
-    no ledger: an open ledger is left to be recovered, as after a crash.
+    Call `await client.start()` before use and `await client.close()` at the end. Closing the client
+    does not close ledgers: an open ledger is left to recovery, as after a crash.
 
-    Passwords of ledgers come from `random`: give `random.SystemRandom()`, where others could guess
-    them.
+    Passwords of ledgers come from `random`. Pass `random.SystemRandom()` unless guessed passwords
+    do no harm.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class LedgerClient:
         root: str = "/ledgers",
         follows_root: bool = False,
     ) -> None:
-        """`follows_root`: the layout that the root names counts, whatever the settings say."""
+        """`follows_root`: use the layout that the root names, whatever the settings say."""
         self.objects: ObjectLedgers | None = None
-        """Reads ledgers that lie in object stores; None: this process knows no store."""
+        """Reader of ledgers in object stores; None if this process knows no store."""
         self._settings = settings = settings or LedgerSettings()
         self._clock = clock
         self._random = random
@@ -111,7 +111,7 @@ class LedgerClient:
         self._creations_at_once = asyncio.Semaphore(settings.ledger_creations_at_once)
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
         self._readers: WeakValueDictionary[int, LedgerReader] = WeakValueDictionary()
-        """By the number of their opening: they are closed in that order."""
+        """Open readers by the number of their opening: `close` closes them in that order."""
         self._readers_opened = 0
 
     def _make_parts(self) -> ClientParts:
@@ -131,11 +131,11 @@ class LedgerClient:
 
     @property
     def parts(self) -> ClientParts:
-        """What its handles share, for others of this component that work on ledgers."""
+        """The services that all handles of this client share, for use within the component."""
         return self._parts
 
     async def start(self) -> None:
-        """Learn which bookies there are.
+        """Learn which bookies are registered.
 
         Raises:
             MetadataError: the store cannot be reached.
@@ -143,12 +143,12 @@ class LedgerClient:
         await self.registry.start()
 
     async def close(self) -> None:
-        """Give up open handles, record what is still missing, and close all connections."""
+        """Abandon open handles, record missing copies, and close all connections."""
         for writer in list(self._writers.values()):
             writer.abandon()
         for reader in list(self._readers.values()):
             await reader.close()
-        # The copies beyond the ack quorum are on their way, as a rule.
+        # Usually, the copies beyond the ack quorum are in flight.
         await self.channels.wait_idle(timeout_s=self._settings.close_idle_timeout_s)
         self._follow_up.close()
         await self.channels.close()
@@ -165,17 +165,16 @@ class LedgerClient:
         password: bytes | None = None,
         custom_metadata: dict[str, str] | None = None,
     ) -> LedgerWriter:
-        """Create a ledger on `ensemble_size` bookies that the placement chooses, and open it for
-        writing.
+        """Create a ledger on bookies that the placement chooses, and open it for writing.
 
-        Without a `password` it gets a random one of its own, where the cluster's ledgers have
-        passwords: it is in the metadata, so that whoever may read that can open the ledger, and
-        nobody else.
+        Without a `password`, the ledger gets a random one of its own if the cluster's ledgers have
+        passwords. The password is in the metadata, so only clients that may read the metadata can
+        open the ledger.
 
         Raises:
             ValueError: not ensemble_size >= write_quorum >= ack_quorum >= 1.
-            NotEnoughBookiesError: fewer bookies are writable, or not where the placement wants
-                them.
+            NotEnoughBookiesError: too few bookies are writable, or they are not where the placement
+                needs them.
             MetadataError: the metadata could not be written.
         """
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
@@ -221,11 +220,11 @@ class LedgerClient:
         """Open a ledger for reading, without disturbing its writer.
 
         A closed ledger is readable to its end. An open one, or one in recovery, can be followed
-        (`LedgerReader.follow` and the calls it is made of); without that, only what the metadata
-        proves to be confirmed is readable. A handle that followed must be closed.
+        (`LedgerReader.follow` and the calls that it uses). A handle that does not follow reads only
+        what the metadata proves to be confirmed. A handle that followed must be closed.
 
-        A password is compared with the ledger's before anything is sent. None is the way of
-        administrative tools: whoever may read the metadata has the password from there.
+        A password is compared with the ledger's before anything is sent. Administrative tools pass
+        None: the password is in the metadata, which they may read.
 
         Raises:
             UnauthorizedError: the password is not the ledger's.
@@ -240,13 +239,13 @@ class LedgerClient:
         """Fence and close the ledger, if that is not done yet, and open it for reading.
 
         Raises:
-            UnauthorizedError: the password is not the ledger's, see `open`; nothing was fenced.
+            UnauthorizedError: the password is not the ledger's (see `open`); nothing was fenced.
             NoSuchLedgerError, MetadataError
             RecoveryUndecidedError: too few bookies answered; try again later.
         """
         ledger = await self._read_metadata(ledger_id, password)
         if ledger.metadata.state is not LedgerState.CLOSED:
-            # The version is older than the value; it serves to tell what is newer, and no more.
+            # The version is older than the value. It serves only to recognize newer values.
             closed = await LedgerRecovery(ledger, self._parts).run()
             ledger = VersionedLedger(closed, ledger.version)
         return self._reader(ledger)
@@ -266,7 +265,7 @@ class LedgerClient:
         await self.manager.delete(ledger_id)
 
     async def _read_metadata(self, ledger_id: int, password: bytes | None) -> VersionedLedger:
-        """The ledger's metadata, for whoever knows its password.
+        """Read the ledger's metadata, and check the password unless it is None.
 
         Raises:
             UnauthorizedError, NoSuchLedgerError, MetadataError

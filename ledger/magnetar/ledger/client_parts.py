@@ -1,4 +1,4 @@
-"""What all handles of one ledger client share."""
+"""The services that all handles of one ledger client share."""
 
 from dataclasses import dataclass
 
@@ -18,13 +18,13 @@ from magnetar.ledger.writing.replacements import BookieHealth, Replacements
 
 @dataclass(frozen=True, slots=True)
 class ClientParts:
-    """Connections, metadata, and what is known of the bookies."""
+    """Connections, metadata, and knowledge about bookies, shared by the handles of one client."""
 
     manager: LedgerManager
     registry: BookieRegistry
     channels: ChannelPool
     turn: AddTurn
-    """What all writers send in one turn of the event loop."""
+    """The adds of all writers in one turn of the event loop."""
     fetcher: EntryFetcher
     placement: Placement
     health: BookieHealth
@@ -34,7 +34,7 @@ class ClientParts:
     settings: LedgerSettings
 
     def replacements(self, metadata: LedgerMetadata) -> Replacements:
-        """The bookies that may replace failed members of the ledger's ensembles."""
+        """Return the source of replacements for failed members of the ledger's ensembles."""
         return Replacements(
             self.registry,
             self.placement,

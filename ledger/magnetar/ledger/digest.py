@@ -3,12 +3,12 @@
 Layout (docs/formats/entry.md), big-endian: ledger id i64, entry id i64, last add confirmed i64,
 length i64, digest, payload. `length` is the sum of the payload bytes of the ledger up to and
 including this entry. The digest covers the 32 header bytes and the payload. A LAC packet is ledger
-id i64, last add confirmed i64, digest. Bookies never check a digest: it is end to end, so a bookie
-that stores garbage or answers with another entry is caught here.
+id i64, last add confirmed i64, digest. Bookies never check a digest: it is end to end. So readers
+detect a bookie that stores garbage or answers with another entry.
 
 A `PacketCodec` belongs to one ledger: it knows the ledger's id, digest type and key. CRC32C and
-CRC32 find corruption; HMAC with a secret password finds tampering as well; DUMMY finds neither,
-only packets of another entry.
+CRC32 detect corruption. HMAC with a secret password detects tampering as well. DUMMY detects
+neither, only packets of another entry.
 
 Source: BookKeeper's entry format. Replicas of one entry need not be equal byte for byte, since
 recovery seals the same payload with another last add confirmed.
@@ -34,11 +34,11 @@ _IDS = struct.Struct(">qq")
 """Ledger id and entry id at the start of a packet; ledger id and LAC in a LAC packet."""
 
 _Digest = Callable[[bytes, bytes], bytes]
-"""The digest of a packet, from its header and its payload."""
+"""Computes the digest of a packet from its header and its payload."""
 
 
 class OpenedEntry(NamedTuple):
-    """What a checked packet says."""
+    """The contents of a checked packet."""
 
     entry_id: int
     last_add_confirmed: int
@@ -61,31 +61,32 @@ class PacketCodec(Protocol):
         length_before: int,
         payloads: Sequence[bytes],
     ) -> list[bytes]:
-        """Packets of consecutive entries that all carry the same last add confirmed."""
+        """Seal consecutive entries that all carry the same last add confirmed."""
         ...
 
     def seal_one(
         self, entry_id: int, last_add_confirmed: int, length_before: int, payload: bytes
     ) -> bytes:
-        """The packet of one entry; to set up the bulk form would take longer than the rest."""
+        """Seal one entry; faster than `seal`, whose setup would take longer than the rest."""
         ...
 
     def reseal(self, last_add_confirmed: int, entries: Sequence[OpenedEntry]) -> list[bytes]:
-        """Packets for entries that keep their id, length and payload, as recovery writes them."""
+        """Seal entries that keep their id, length and payload, for recovery."""
         ...
 
     def open_packet(self, packet: bytes, entry_id: int) -> OpenedEntry:
         """Check a packet's digest and identity.
 
         Raises:
-            DigestMismatchError: truncated, changed, or another entry than the one asked for.
+            DigestMismatchError: truncated, changed, or another entry than `entry_id`.
         """
         ...
 
     def open_payloads(
         self, block: EntryBlock, first_entry_id: int, entries_max: int
     ) -> tuple[list[bytes], DigestMismatchError | None]:
-        """Check consecutive entries' packets; the payloads up to the first bad one, and its error.
+        """Check packets of consecutive entries; return the payloads before a bad one, and its
+        error.
 
         The bulk form of `open_packet`, for reads: well under a microsecond per entry.
         """
@@ -95,16 +96,16 @@ class PacketCodec(Protocol):
         """Check a packet of the ledger whose entry id is not known beforehand (a LAC reply).
 
         Raises:
-            DigestMismatchError: as `open_packet`.
+            DigestMismatchError: see `open_packet`.
         """
         ...
 
     def seal_lac(self, last_add_confirmed: int) -> bytes:
-        """The packet of an explicit LAC."""
+        """Return the packet of an explicit LAC."""
         ...
 
     def open_lac(self, packet: bytes) -> int:
-        """Check the packet of an explicit LAC; returns the LAC.
+        """Check the packet of an explicit LAC; return the LAC.
 
         Raises:
             DigestMismatchError: truncated, changed, or of another ledger.
@@ -115,7 +116,7 @@ class PacketCodec(Protocol):
 def packet_codec(
     ledger_id: int, digest_type: DigestType = DigestType.CRC32C, password: bytes = b""
 ) -> PacketCodec:
-    """The codec of one ledger."""
+    """Return the codec of one ledger."""
     if digest_type is DigestType.CRC32C:
         return _Codec(ledger_id, digest_type, 4, _crc32c)
     if digest_type is DigestType.CRC32:
@@ -126,30 +127,30 @@ def packet_codec(
 
 
 def codec_for(metadata: LedgerMetadata) -> PacketCodec:
-    """The codec of the ledger that the metadata describes."""
+    """Return the codec of the ledger that the metadata describes."""
     return packet_codec(metadata.ledger_id, metadata.digest_type, metadata.password)
 
 
 def length_in(block: EntryBlock, index: int) -> int:
-    """The ledger's payload bytes up to and including an entry of a checked block."""
+    """Return the ledger's payload bytes up to and including an entry of a checked block."""
     at = block.packets_offset + sum(block.lengths[:index])
     length: int = PACKET_HEADER.unpack_from(block.data, at)[3]
     return length
 
 
 def master_key(password: bytes) -> bytes:
-    """The key that bookies compare with the ledger's: 20 bytes from the ledger's password."""
+    """Derive the key that bookies compare with the ledger's: 20 bytes from its password."""
     return _derive(b"ledger", password)
 
 
 def read_key(password: bytes) -> bytes:
-    """The key that a read shows. Nothing stands for the key of the empty password: ledgers of
-    older releases have that one, and are read in the same words as ever."""
+    """Return the key that a read carries. It is empty for the empty password: ledgers of older
+    releases have that one, and the requests that read them are unchanged."""
     return master_key(password) if password else b""
 
 
 class _Codec:
-    """The one implementation of `PacketCodec`; the digest is what differs."""
+    """The only implementation of `PacketCodec`; the digest function is what differs."""
 
     def __init__(
         self, ledger_id: int, digest_type: DigestType, digest_bytes: int, digest: _Digest
@@ -174,7 +175,7 @@ class _Codec:
         if len(payloads) == 1:
             return [self.seal_one(first_entry_id, last_add_confirmed, length_before, payloads[0])]
         lengths = accumulate(map(len, payloads), initial=length_before)
-        next(lengths)  # the length before the first entry is no entry's
+        next(lengths)  # skip the length before the first entry
         entry_ids = range(first_entry_id, first_entry_id + len(payloads))
         headers = list(
             map(
@@ -185,7 +186,8 @@ class _Codec:
                 lengths,
             )
         )
-        # One after the other: a payload is copied while it is still in the processor's cache.
+        # One packet after the other: a payload is copied while it is still in the processor's
+        # cache.
         digests = map(self._digest, headers, payloads)
         return list(map(b"".join, zip(headers, digests, payloads, strict=True)))
 
@@ -207,7 +209,7 @@ class _Codec:
         return self._open(packet, 0, len(packet), entry_id)
 
     def _open(self, data: bytes, at: int, end: int, entry_id: int) -> OpenedEntry:
-        """`open_packet` for the packet in `data[at:end]`, copying no more than its payload."""
+        """Open the packet in `data[at:end]` and check it; copy only its payload."""
         payload_at = at + self._overhead_bytes
         if end < payload_at:
             raise DigestMismatchError(
@@ -297,7 +299,7 @@ class _Codec:
 
 
 def _derive(salt: bytes, password: bytes) -> bytes:
-    """A key from the ledger's password; the salt keeps keys of different use apart."""
+    """Derive a key from the ledger's password; the salt separates keys of different use."""
     return hashlib.sha1(salt + password, usedforsecurity=False).digest()[:MASTER_KEY_BYTES]
 
 

@@ -1,63 +1,63 @@
 """Errors of the ledger component.
 
 LedgerError                        root; `retryable` says whether the same call may succeed later
-├── BookieProtocolError            the peer sent bytes that are no frame of ours
-│   └── BookieVersionError         a frame of ours, in a version of another release
-├── BookieError                    one bookie could not do it
+├── BookieProtocolError            the peer sent bytes that are not a frame of this protocol
+│   └── BookieVersionError         a frame in the version of another release
+├── BookieError                    one bookie could not serve a request
 │   ├── BookieUnavailableError     not reachable, timed out, overloaded, disk trouble (unknown)
-│   │   └── BookieSecretError      the bookie does not share the cluster's secret with us
+│   │   └── BookieSecretError      the bookie does not share the cluster's secret
 │   ├── NoSuchEntryError           an explicit negative: the bookie is certain
 │   ├── NoSuchLedgerOnBookieError  an explicit negative: the bookie is certain
 │   └── UnauthorizedError          the ledger's password does not fit
-├── SharedSecretConfigError        a file of shared secrets that cannot be used
+├── SharedSecretConfigError        a file of shared secrets cannot be used
 ├── DigestMismatchError            stored bytes do not match their digest or their identity
-├── InvalidLedgerMetadataError     metadata that breaks a rule: refused, never repaired
-│   ├── FutureMetadataVersionError a ledger written by a newer release: upgrade before using it
-│   └── FutureLogFormatError       a log written by a newer release: upgrade before using it
-├── NoSuchLedgerError              metadata has no such ledger
-├── OwnerUnclearError              nobody can tell whether the ledger is still in use
+├── InvalidLedgerMetadataError     metadata breaks a rule: refused, never repaired
+│   ├── FutureMetadataVersionError a newer release wrote the ledger: upgrade first
+│   └── FutureLogFormatError       a newer release wrote the log: upgrade first
+├── NoSuchLedgerError              the metadata store has no such ledger
+├── OwnerUnclearError              whether the ledger is still in use is unknown
 ├── ClocksApartError               clocks of this machine and the store are too far apart
 ├── LedgerIdsExhaustedError        the id generator has reached its end
-├── LedgerLayoutError              another ledger manager keeps the ledgers of this root
+├── LedgerLayoutError              the root belongs to another ledger manager
 ├── NotEnoughBookiesError          fewer writable bookies than the ensemble needs
 ├── LedgerFencedError              another client recovers or owns the ledger; outcome unknown
 ├── LedgerClosedError              the handle is closed, or another client closed the ledger
 ├── LedgerWriteError               an add could not reach its ack quorum; outcome unknown
-├── BookieRegisteredError          a bookie that is to be given up is running
-├── NoSuchBookieError              the cluster never knew a bookie of this id
-├── ReplicationLockLostError       the lock of a ledger's replicas went with the session
+├── BookieRegisteredError          the bookie to be decommissioned is running
+├── NoSuchBookieError              the cluster has no bookie of this id
+├── ReplicationLockLostError       the session with the lock on a ledger's replicas ended
 ├── RecoveryUndecidedError         too few bookies answered to tell where the ledger ends
 ├── BeyondLastConfirmedError       a read above what is confirmed
 ├── ObjectError                    a ledger in an object store
-│   ├── ObjectDamagedError         not what was written, or of another ledger: never used
-│   ├── ObjectIncompleteError      a ledger to be copied could not be read to its end
+│   ├── ObjectDamagedError         changed bytes, or another ledger's: never used
+│   ├── ObjectIncompleteError      the ledger to copy could not be read to its end
 │   ├── LedgersLeftError           some ledgers of a log were not copied, or not forgotten
 │   ├── FutureObjectVersionError   a newer release wrote it
 │   ├── ObjectMissingError         the store is certain that there is no such object
-│   ├── ObjectKeyConfigError       a file of keys for objects that cannot be used
-│   ├── ObjectKeyError             an encrypted object whose key is not here, or is another one
-│   ├── ObjectStoreConfigError     settings or an installation with which no store can be opened
+│   ├── ObjectKeyConfigError       a file of keys for objects cannot be used
+│   ├── ObjectKeyError             the key of an encrypted object is missing or another
+│   ├── ObjectStoreConfigError     settings or installation open no store
 │   ├── ObjectStoreUnavailableError  no answer, or one that proves nothing (outcome unknown)
 │   └── ObjectStoreRefusedError    wrong credentials, no permission, or no such bucket
 ├── LogError                       the managed log
 │   ├── LogFencedError             another owner took the log over
 │   ├── LogClosedError             this handle is closed
 │   ├── LogTerminatedError         the log takes no more appends, ever
-│   ├── LogExistsError             a log to be created is there already
-│   ├── NoSuchLogError             a log to be opened is not there
-│   ├── LogTrimmedError            what was to be read next has been removed from the log
+│   ├── LogExistsError             the log to create exists
+│   ├── NoSuchLogError             the log to open does not exist
+│   ├── LogTrimmedError            the next entry to read was removed from the log
 │   ├── LogDataLossError           a listed ledger has no metadata any more
-│   ├── UnknownMessageFormatError  an entry that holds no messages of a format we know
+│   ├── UnknownMessageFormatError  an entry holds no messages of a known format
 │   ├── MessageTooLargeError       messages beyond the bounds of an entry
-│   └── LogUnavailableError        could not open or create a ledger just now
+│   └── LogUnavailableError        a ledger could not be opened or created just now
 └── MetadataError                  the metadata store
     ├── NoNodeError, NodeExistsError, NotEmptyError, BadVersionError
     ├── InvalidPathError, ValueTooLargeError
-    ├── MetadataAccessError        the node is another user's: nothing was changed
+    ├── MetadataAccessError        the node belongs to another user: nothing was changed
     ├── ContendedError             others changed the node at each try (nothing was changed)
     ├── UnknownOutcomeError        a write may or may not have happened: re-read and compare
     ├── MetadataUnavailableError   not connected, or no answer in time (nothing was changed)
-    ├── MetadataDamagedError       stored bytes are not what was written: never acted on
+    ├── MetadataDamagedError       stored bytes are not what was written: never used
     └── SessionExpiredError        the session and its ephemeral nodes are gone
 """
 
@@ -73,8 +73,8 @@ class BookieProtocolError(LedgerError):
 
 
 class BookieVersionError(BookieProtocolError):
-    """A frame of the bookie protocol in a version that this release does not speak; with what its
-    header says, which is the same in all versions."""
+    """A frame of the bookie protocol in a version that this release does not speak. The attributes
+    hold the header's fields, which are the same in all versions."""
 
     def __init__(
         self, message: str, *, op: int, request_id: int, ledger_id: int, entry_id: int
@@ -87,7 +87,7 @@ class BookieVersionError(BookieProtocolError):
 
 
 class BookieError(LedgerError):
-    """One bookie could not do what was asked."""
+    """One bookie could not serve a request."""
 
 
 class BookieUnavailableError(BookieError):
@@ -102,15 +102,15 @@ class BookieSecretError(BookieUnavailableError):
 
 
 class SecretRefusedError(ConnectionError):
-    """Of the network: a connection was refused in the handshake of the shared secret."""
+    """The peer refused a connection in the handshake of the shared secret."""
 
 
 class WrongBookieError(ConnectionError):
-    """Of a connection: another bookie answers at the address than the one that is meant."""
+    """Another bookie than the intended one answers at the address."""
 
 
 class SharedSecretConfigError(LedgerError):
-    """A file of shared secrets cannot be used: it says which, and why."""
+    """A file of shared secrets cannot be used; the message says which file, and why."""
 
 
 class NoSuchEntryError(BookieError):
@@ -122,23 +122,23 @@ class NoSuchLedgerOnBookieError(BookieError):
 
 
 class UnauthorizedError(BookieError):
-    """The master key does not match the one the ledger was created with."""
+    """The master key does not match the one that the ledger was created with."""
 
 
 class DigestMismatchError(LedgerError):
-    """An entry packet whose digest, ledger id or entry id is not what it should be."""
+    """An entry packet has a wrong digest, ledger id or entry id."""
 
 
 class InvalidLedgerMetadataError(LedgerError):
-    """Ledger metadata that breaks a rule. It is refused, never repaired."""
+    """Ledger metadata breaks a rule. It is refused, never repaired."""
 
 
 class FutureMetadataVersionError(InvalidLedgerMetadataError):
-    """Ledger metadata of a newer release. Upgrade this one before it uses the ledger."""
+    """A newer release wrote the ledger's metadata. Upgrade this release to use the ledger."""
 
 
 class FutureLogFormatError(InvalidLedgerMetadataError):
-    """A log's node was written by a newer release. Upgrade this one before it uses the log."""
+    """A newer release wrote the log's node. Upgrade this release to use the log."""
 
 
 class NoSuchLedgerError(LedgerError):
@@ -146,8 +146,8 @@ class NoSuchLedgerError(LedgerError):
 
 
 class OwnerUnclearError(LedgerError):
-    """Nobody can tell whether a ledger is still in use: the owner that its custom metadata names
-    does not answer, or is unknown."""
+    """Whether a ledger is still in use is unknown: the owner that its custom metadata names does
+    not answer, or is unknown."""
 
 
 class ClocksApartError(LedgerError):
@@ -159,7 +159,7 @@ class LedgerIdsExhaustedError(LedgerError):
 
 
 class LedgerLayoutError(LedgerError):
-    """The root's ledgers are kept by another ledger manager, or lie where ours keeps none."""
+    """The root belongs to another ledger manager, or has a ledger where this layout has none."""
 
 
 class NotEnoughBookiesError(LedgerError):
@@ -169,7 +169,7 @@ class NotEnoughBookiesError(LedgerError):
 
 
 class LedgerFencedError(LedgerError):
-    """Another client fenced the ledger. Whether pending adds survive is decided by it."""
+    """Another client fenced the ledger. That client decides whether pending adds survive."""
 
 
 class LedgerClosedError(LedgerError):
@@ -177,7 +177,7 @@ class LedgerClosedError(LedgerError):
 
 
 class LedgerWriteError(LedgerError):
-    """An add failed on too many bookies. It may still turn up after recovery."""
+    """An add failed on too many bookies. It may still appear after recovery."""
 
 
 class EntryTooLargeError(LedgerWriteError):
@@ -195,11 +195,11 @@ class BookieRegisteredError(LedgerError):
 
 
 class NoSuchBookieError(LedgerError):
-    """There is no cookie of this id: no such bookie, or it was decommissioned already."""
+    """No cookie has this id: the bookie never existed, or was decommissioned already."""
 
 
 class ReplicationLockLostError(LedgerError):
-    """Somebody else may copy or drop the ledger's replicas by now."""
+    """The lock is lost: another process may copy or drop the ledger's replicas by now."""
 
     retryable = True
 
@@ -214,19 +214,19 @@ class ObjectError(LedgerError):
 
 class ObjectDamagedError(ObjectError):
     """The store returned bytes that fail their checksum, or that belong to another object. A second
-    request may return the right ones; if not, read the entries from another copy."""
+    request may return the right bytes. If it does not, read the entries from another copy."""
 
 
 class ObjectIncompleteError(ObjectError):
-    """A ledger that is to be copied could not be read to its end."""
+    """A ledger to be copied could not be read to its end."""
 
     retryable = True
 
 
 class LedgersLeftError(ObjectError):
-    """Some ledgers of a log could not be copied to an object store, or not be forgotten by bookies.
-    Each is tried again after a pause of its own; those that are not named were done, unless
-    `is_ended`: too many failed one after the other, and what came behind them was not tried."""
+    """Some ledgers of a log could not be copied to an object store, or not be deleted from bookies.
+    Each is tried again after its own pause. Unnamed ledgers were done, unless `is_ended`: after too
+    many failures in a row, the remaining ledgers were not tried."""
 
     retryable = True
 
@@ -236,7 +236,7 @@ class LedgersLeftError(ObjectError):
 
 
 class FutureObjectVersionError(ObjectError):
-    """An object that a newer release wrote: read it with that one."""
+    """A newer release wrote the object. Read it with that release."""
 
 
 class ObjectMissingError(ObjectError):
@@ -244,13 +244,13 @@ class ObjectMissingError(ObjectError):
 
 
 class ObjectKeyConfigError(ObjectError):
-    """A file of keys for objects cannot be used: the error says which file, and what is wrong, and
-    shows no key. An operator has to mend that."""
+    """A file of keys for objects cannot be used. The message says which file, and what is wrong; it
+    shows no key. An operator has to correct the file."""
 
 
 class ObjectKeyError(ObjectError):
-    """An object is encrypted with a key that this process does not have, or has otherwise. Other
-    objects can be read. An operator has to add the key, and start the process again."""
+    """An object is encrypted with a key that this process lacks, or for which it has another value.
+    Other objects can be read. An operator has to add the key, and restart the process."""
 
     def __init__(self, text: str, *, key_id: str = "") -> None:
         super().__init__(text)
@@ -259,19 +259,19 @@ class ObjectKeyError(ObjectError):
 
 class ObjectStoreConfigError(ObjectError):
     """An object store cannot be opened: its URL or another setting is wrong, or a package is not
-    installed. An operator has to mend that; no request was made."""
+    installed. No request was made. An operator has to correct this."""
 
 
 class ObjectStoreUnavailableError(ObjectError):
-    """The store gave no answer, or one that proves nothing: never evidence that data is absent. A
-    write may have happened."""
+    """The store gave no answer, or one that proves nothing. It is never evidence that data is
+    absent. A write may have happened."""
 
     retryable = True
 
 
 class ObjectStoreRefusedError(ObjectError):
-    """The store does not let us: wrong credentials, no permission, no such bucket. An operator has
-    to mend that."""
+    """The store refuses access: wrong credentials, no permission, or no such bucket. An operator
+    has to correct this."""
 
 
 class LogError(LedgerError):
@@ -279,7 +279,7 @@ class LogError(LedgerError):
 
 
 class LogFencedError(LogError):
-    """Another owner has taken the log over; this handle is dead."""
+    """Another owner has taken the log over; this handle is of no further use."""
 
 
 class LogClosedError(LogError):
@@ -291,7 +291,7 @@ class LogTerminatedError(LogError):
 
 
 class LogExistsError(LogError):
-    """There is a log at the path already: open it, or choose another path."""
+    """A log exists at the path already: open it, or choose another path."""
 
 
 class NoSuchLogError(LogError):
@@ -299,7 +299,7 @@ class NoSuchLogError(LogError):
 
 
 class LogTrimmedError(LogError):
-    """The reader's next entry was removed by a shrink. `first` is where the log begins now."""
+    """A shrink removed the reader's next entry. `first` is where the log begins now."""
 
     def __init__(self, message: str, first: tuple[int, int]) -> None:
         super().__init__(message)
@@ -307,11 +307,11 @@ class LogTrimmedError(LogError):
 
 
 class UnknownMessageFormatError(LogError):
-    """An entry whose bytes are no messages, or messages of a format that is not known here."""
+    """An entry whose bytes are not messages, or are messages of an unknown format."""
 
 
 class MessageTooLargeError(LogError):
-    """A message, or the messages of one entry, exceed a bound; nothing was written."""
+    """A message, or the messages of one entry, exceed a limit; nothing was written."""
 
 
 class LogDataLossError(LogError):
@@ -329,11 +329,11 @@ class MetadataError(LedgerError):
 
 
 class NoNodeError(MetadataError):
-    """There is no node at the path."""
+    """The path has no node."""
 
 
 class NodeExistsError(MetadataError):
-    """There is a node at the path already."""
+    """The path has a node already."""
 
 
 class NotEmptyError(MetadataError):
@@ -341,29 +341,29 @@ class NotEmptyError(MetadataError):
 
 
 class BadVersionError(MetadataError):
-    """The node changed since the version that the write was based on."""
+    """The node changed after the read that the write was based on."""
 
 
 class ContendedError(MetadataError):
-    """Other writers changed the node at each of the bounded tries; nothing was changed."""
+    """Other writers changed the node at each of the limited attempts; nothing was changed."""
 
     retryable = True
 
 
 class InvalidPathError(MetadataError):
-    """A path or URL that cannot be used."""
+    """A path or URL cannot be used."""
 
 
 class MetadataAccessError(MetadataError):
-    """The store does not let this user read or change the node: nothing was changed."""
+    """The store refuses this user to read or change the node; nothing was changed."""
 
 
 class ValueTooLargeError(MetadataError):
-    """A value beyond what a node may hold."""
+    """A value exceeds what a node may hold."""
 
 
 class UnknownOutcomeError(MetadataError):
-    """The connection broke while a write was under way: re-read and compare before going on."""
+    """The connection broke during a write: read again and compare before continuing."""
 
     retryable = True
 
@@ -375,8 +375,8 @@ class MetadataUnavailableError(MetadataError):
 
 
 class MetadataDamagedError(MetadataError):
-    """The store's own files are not as they were written. Nothing is done on their word."""
+    """The store's own files are not as they were written. They are not used."""
 
 
 class SessionExpiredError(MetadataError):
-    """The session is gone, and its ephemeral nodes with it."""
+    """The session has ended, and its ephemeral nodes with it."""

@@ -1,11 +1,11 @@
-"""The slow moments of a process: what took long, when it ended, and what it was about.
+"""The slow moments of a process: what took long, when it ended, and its cause.
 
-A ring of the last ones, always on. Metrics say how often something is slow; this says what else
-was slow at the same moment, and so what a slow publish waited for. Code that measures its work
+A ring of the last ones, always on. Metrics say how often something is slow. The recorder says what
+else was slow at the same moment, and so what a slow publish waited for. Code that measures its work
 notes it here. Work that took less than the threshold of its kind costs one comparison.
 
 There is one recorder per process (`RECORDER`), as there is one event loop, one garbage collector
-and one log. A garbage collection may note a moment at any time and on any thread, also while the
+and one log. A garbage collection may note a moment at any time and on any thread, even while the
 moments are read.
 """
 
@@ -17,16 +17,16 @@ from itertools import islice
 from types import MappingProxyType
 
 MOMENTS_MAX = 1_000
-"""Kept in the ring, some 200 bytes each; the oldest goes."""
+"""Capacity of the ring, some 200 bytes each; the oldest moment is dropped."""
 
 LOOP = "event loop"
 """A callback ran so much later than it was due: everything in the process waited."""
 COLLECTION = "garbage collection"
-"""Of Python's cycle collector, which stops every thread."""
+"""A run of Python's cycle collector, which stops every thread."""
 COMMIT = "journal commit"
-"""One group: appended and synced."""
+"""Append and sync of one group of the journal."""
 FLUSH = "flush"
-"""Of a write buffer into an entry log and the index, both synced."""
+"""Flush of a write buffer into an entry log and the index, including both syncs."""
 CHECKPOINT = "checkpoint"
 METADATA = "metadata call"
 
@@ -40,23 +40,23 @@ THRESHOLDS_S: Mapping[str, float] = MappingProxyType(
         METADATA: 0.05,
     }
 )
-"""By kind: what takes less is not kept."""
+"""Threshold of each kind, in seconds; shorter moments are not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowMoment:
-    """Something that took long."""
+    """One slow operation."""
 
     kind: str
     ended_ms: int
     """Wall clock, in milliseconds since 1970."""
     milliseconds: float
     cause: str
-    """The object of the work, or the code that ran; empty: unknown."""
+    """The object of the work, or the code that ran; empty if unknown."""
 
 
 class FlightRecorder:
-    """The last slow moments."""
+    """The most recent slow moments of a process."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class FlightRecorder:
         self._moments: deque[SlowMoment] = deque(maxlen=moments_max)
 
     def note(self, kind: str, seconds: float, cause: str | Callable[[], str] = "") -> None:
-        """Keep it, if it took as long as the threshold of its kind. `cause`: made only then."""
+        """Keep a moment that reached the threshold of its kind; only then call `cause`."""
         if seconds < self._thresholds_s[kind]:
             return
         text = cause if isinstance(cause, str) else cause()
@@ -81,8 +81,8 @@ class FlightRecorder:
     def moments(
         self, *, kind: str = "", milliseconds_min: float = 0.0, limit: int = MOMENTS_MAX
     ) -> Sequence[SlowMoment]:
-        """Return the moments of a kind, or of all kinds, of at least that length, newest first, and
-        no more than `limit`."""
+        """Return at most `limit` moments, newest first, of a kind or of all kinds, that took at
+        least `milliseconds_min`."""
         found = (
             each
             for each in reversed(self._moments.copy())

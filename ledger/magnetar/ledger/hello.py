@@ -1,14 +1,14 @@
-"""The first exchange on a connection to a bookie: who is meant, and who answers. Pure.
+"""The first exchange on a connection to a bookie: the intended bookie and the answering one. Pure.
 
-An address is only where a bookie was registered when somebody looked. By the time a request gets
-there another bookie may listen, of the same cluster or of another, and would store entries and
-deny ledgers in the place of the one that is meant: two copies become one, and nobody notices. So a
-client asks INFO first and says whom it means; it sends nothing else before the right one has
-answered, and a bookie that is not meant refuses and ends the connection.
+An address only says where a bookie was registered when the registration was read. By the time that
+a request arrives, another bookie may listen there, of the same cluster or of another. It would
+store entries and deny ledgers in place of the intended one: two copies silently become one. So a
+client first sends INFO with the id of the bookie that it intends. It sends nothing else before that
+bookie has answered. Any other bookie refuses and ends the connection.
 
-A bookie of a release before this one ignores what INFO says, but tells its own id, which is all
-that the client needs. A client of such a release says nothing, and is served as ever.
-Layout: docs/formats/bookie-frame.md.
+A bookie of an older release ignores the contents of INFO, but answers with its own id, which is all
+that the client needs. A client of an older release sends no hello, and is served as before. Layout:
+docs/formats/bookie-frame.md.
 """
 
 import json
@@ -22,12 +22,12 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.wire import Frame, Op, Status, encode_frame
 
 HELLO_ID = (1 << 64) - 1
-"""The request id of the hello: no other request has it."""
+"""Request id of the hello: no other request has it."""
 HELLO_LEDGER_ID = 0
 NO_ENTRY_ID = -1
 READS_TAKE_KEYS = "reads_take_keys"
-"""In an answer to INFO: the bookie asks for the master key of a ledger that has a password, and
-understands it in every request. Missing in releases before that."""
+"""In an answer to INFO: the bookie requires the master key of a ledger that has a password, and
+understands it in every request. Older releases do not send it."""
 
 
 class BookieIdentity(NamedTuple):
@@ -35,10 +35,10 @@ class BookieIdentity(NamedTuple):
 
     bookie_id: str
     instance_id: str
-    """Of the cluster. Empty: not known; then only the bookie id is compared."""
+    """Id of the cluster. Empty if it is not known; then only the bookie id is compared."""
 
     def is_other_than(self, other: "BookieIdentity") -> bool:
-        """Whether what both know differs."""
+        """Return whether the two differ in a field that both know."""
         return self.bookie_id != other.bookie_id or (
             bool(self.instance_id)
             and bool(other.instance_id)
@@ -51,7 +51,7 @@ class BookieIdentity(NamedTuple):
 
 
 def encode_hello(meant: BookieIdentity) -> bytes:
-    """The first frame of a client."""
+    """Encode the first frame of a client."""
     return encode_frame(
         Op.INFO,
         request_id=HELLO_ID,
@@ -62,10 +62,10 @@ def encode_hello(meant: BookieIdentity) -> bytes:
 
 
 def decode_identity(body: bytes) -> BookieIdentity:
-    """Decode the bookie that a hello asks for, or that an answer comes from.
+    """Decode the bookie that a hello is meant for, or that an answer comes from.
 
     Raises:
-        BookieProtocolError: this is neither.
+        BookieProtocolError: the body is neither.
     """
     try:
         said = json.loads(body)
@@ -78,12 +78,12 @@ def decode_identity(body: bytes) -> BookieIdentity:
 
 
 def check_answer(frame: Frame, meant: BookieIdentity) -> None:
-    """Whether the first frame of a connection comes from the bookie that is meant.
+    """Check that the first frame of a connection comes from the intended bookie.
 
     Raises:
-        WrongBookieError: another one answers.
-        SecretRefusedError: the bookie wants the shared secret.
-        BookieProtocolError: this is no answer to a hello.
+        WrongBookieError: another bookie answers.
+        SecretRefusedError: the bookie requires the shared secret.
+        BookieProtocolError: the frame does not answer a hello.
     """
     if frame.is_response and frame.op == Op.AUTH:
         raise SecretRefusedError(frame.body.decode("utf-8", "replace"))

@@ -1,8 +1,8 @@
 """The ledger manager: ledger metadata as nodes of the metadata store.
 
-Where a ledger's node lies and where ids come from is the layout's business (`ledger_layout.py`).
-Every write is a compare-and-set on the version that the change was computed from (rule 2.1); the
-loops that decide what to do after a conflict belong to the writer and the recoverer. Creating is
+The layout decides the path of a ledger's node and the source of ids (`ledger_layout.py`). Every
+write is a compare-and-set on the version that the change was computed from (rule 2.1). The writer
+and the recoverer have the loops that decide what to do after a conflict. Creating is
 create-if-absent with a random token (rule 3.1).
 
 Layout: docs/formats/ledger-metadata.md. Source: ledger protocol, section 3.
@@ -46,22 +46,22 @@ from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchCallback, 
 from magnetar.ledger.ports import Clock
 
 CREATE_ATTEMPTS_MAX = 100
-"""Foreign ids and lost replies in a row before a creation gives up."""
+"""Ids in use and lost replies in a row before a creation fails."""
 LAYOUT_LOOK_S = 10.0
-"""Between two looks, as ledgers are made, at whether the ledgers of a root have passwords now."""
+"""Seconds between two checks, at ledger creation, whether the root's ledgers have passwords now."""
 _IDS_AT_ONCE = 32
-"""That are asked for side by side, where many are to be passed."""
+"""Ids requested in parallel when many are to be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionedLedger:
-    """Metadata and the node version to base the next write on."""
+    """Metadata of a ledger, and the version of its node for the next write."""
 
     metadata: LedgerMetadata
     version: int
     stored_ms: int | None = field(default=None, compare=False)
-    """When it was created by the clock of the metadata store, if it was read, and the store keeps
-    times. The metadata has the time by the creator's clock."""
+    """Creation time of the node by the clock of the metadata store; None if it was not read, or the
+    store keeps no times. The metadata has the time by the creator's clock."""
 
 
 class LedgerManager:
@@ -78,7 +78,7 @@ class LedgerManager:
         follows_root: bool = False,
         create_timeout_s: float = 30.0,
     ) -> None:
-        """`follows_root`: take another layout than this one if the root names one."""
+        """`follows_root`: use the layout that the root names, if it differs from `layout`."""
         self._store = store
         self._random = random
         self._clock = clock
@@ -87,19 +87,19 @@ class LedgerManager:
         self._layout = _layout_named(layout, store, root)
         self._follows_root = follows_root
         self._record: LayoutRecord | None = None
-        """What the root says of itself; None: it was not asked, or says nothing yet."""
+        """The root's layout record; None if it was not read, or the root has none yet."""
         self._look_again_s = 0.0
 
     @classmethod
     async def of_root(
         cls, store: MetadataStore, *, random: random.Random, clock: Clock, root: str = "/ledgers"
     ) -> Self:
-        """Of the layout that the root names, whatever it is: for all but those who choose one.
+        """Return a manager with the layout that the root names, for callers that do not choose one.
 
-        Anew each time: the first ledger of a cluster decides on it.
+        Call it again each time: the first ledger of a cluster decides on the layout.
 
         Raises:
-            LedgerLayoutError: what the root names cannot be understood.
+            LedgerLayoutError: the root's layout record cannot be understood.
             MetadataUnavailableError
         """
         layout = await layout_name_of(store, root)
@@ -109,14 +109,14 @@ class LedgerManager:
         """Create a ledger under a new id.
 
         Args:
-            make: gets the ledger id and the creation token and makes the first value. It is called
+            make: builds the first value from the ledger id and the creation token. It is called
                 again for each id that turns out to be taken.
 
         Raises:
-            MetadataUnavailableError: nothing was created, or what was created has no owner and
-                holds nothing.
+            MetadataUnavailableError: nothing was created, or the created ledger has no owner and is
+                empty.
             LedgerIdsExhaustedError
-            LedgerLayoutError: the root is kept by another ledger manager.
+            LedgerLayoutError: the root belongs to another ledger manager.
         """
         deadline_s = self._clock.monotonic_s() + self._create_timeout_s
         for _ in range(CREATE_ATTEMPTS_MAX):
@@ -129,7 +129,7 @@ class LedgerManager:
                 assert metadata.ledger_id == ledger_id, (metadata.ledger_id, ledger_id)
                 created = await self._create_with_id(metadata)
             except (ContendedError, UnknownOutcomeError, SessionExpiredError):
-                continue  # Gaps between ids are normal: what it left behind has no owner.
+                continue  # Gaps between ids are normal: a ledger left behind has no owner.
             if created is not None:
                 return created
         raise MetadataUnavailableError(
@@ -140,19 +140,20 @@ class LedgerManager:
     async def pass_ids(
         self, ledger_ids: Sequence[int], *, ids_max: int, on_behind: Callable[[int], None]
     ) -> None:
-        """See to it that none of these ids, which were given out once, is given out again.
+        """Ensure that none of these ids, which were given out once, is given out again.
 
-        They are not, unless the metadata was restored from a backup that is older than they: its
-        counter is, too. Ids are used up until it is past them. One that is more than `ids_max`
-        ahead was never given out, and is left alone. `on_behind` is told how many are to be used up
-        before that is begun with: it takes a millisecond or so for each.
+        A repetition is possible only after a restore of the metadata from a backup that is older
+        than the ids, since that resets the counter. Ids are then used up until the counter is past
+        them. An id more than `ids_max` ahead of the counter was never given out, and is ignored.
+        `on_behind` gets the number of ids to use up, before that begins: each takes about a
+        millisecond.
 
         Raises:
             MetadataUnavailableError
-            LedgerLayoutError: as `create`.
+            LedgerLayoutError: see `create`.
         """
         await self._check_layout()
-        # The newest ledger is there: so is the counter of then.
+        # The newest ledger exists, so the counter is at least as new.
         if not ledger_ids or await self._exists(max(ledger_ids)):
             return
         try:
@@ -167,7 +168,7 @@ class LedgerManager:
             pass  # No ledger is created any more.
 
     async def _used_up(self) -> int:
-        """A new id, for nothing.
+        """Take a new id and discard it; return it.
 
         Raises:
             LedgerIdsExhaustedError, MetadataUnavailableError
@@ -187,10 +188,11 @@ class LedgerManager:
         return await self._store.exists(path) is not None
 
     async def read(self, ledger_id: int) -> VersionedLedger:
-        """
+        """Read the metadata of a ledger.
+
         Raises:
             NoSuchLedgerError, InvalidLedgerMetadataError, MetadataUnavailableError
-            LedgerLayoutError: as `create`.
+            LedgerLayoutError: see `create`.
         """
         await self._check_layout()
         path = self._layout.path(ledger_id)
@@ -203,16 +205,16 @@ class LedgerManager:
 
     @property
     def records_deletions(self) -> bool:
-        """Whether the store tells a deleted ledger from one that it lost."""
+        """Whether the store can tell a deleted ledger from one that it lost."""
         return self._store.records_deletions
 
     async def is_deleted(self, ledger_id: int) -> bool:
-        """Whether the ledger was deleted. Where the store records deletions, one that is missing
-        without a record was lost, and False is the answer.
+        """Return whether the ledger was deleted. If the store records deletions, a ledger that is
+        missing without a record was lost, and the result is False.
 
         Raises:
             MetadataUnavailableError
-            LedgerLayoutError: as `create`.
+            LedgerLayoutError: see `create`.
         """
         await self._check_layout()
         return await self._store.is_gone(self._layout.path(ledger_id))
@@ -221,7 +223,7 @@ class LedgerManager:
         """Replace the metadata if its node still has `version`.
 
         Raises:
-            BadVersionError: somebody else wrote first; read again.
+            BadVersionError: another client wrote first; read again.
             UnknownOutcomeError: read again and compare before deciding (rule 2.3).
             NoSuchLedgerError: the ledger was deleted.
             MetadataUnavailableError: nothing was changed.
@@ -241,17 +243,17 @@ class LedgerManager:
         tries_max: int,
         known: VersionedLedger | None = None,
     ) -> Changed[LedgerMetadata]:
-        """Replace the metadata by what `change` makes of it; None leaves it as it is.
+        """Replace the metadata by the result of `change`; None leaves it unchanged.
 
         Args:
-            known: what was read before, for the first try to begin with.
+            known: a value that was read before, for the first attempt.
 
         Raises:
-            ContendedError: others wrote first, `tries_max` times; nothing was changed.
-            UnknownOutcomeError: it may have been written (rule 2.3).
+            ContendedError: other clients wrote first, `tries_max` times; nothing was changed.
+            UnknownOutcomeError: the change may have been written (rule 2.3).
             NoSuchLedgerError: the ledger was deleted.
             InvalidLedgerMetadataError, MetadataUnavailableError: nothing was changed.
-            LedgerLayoutError: as `create`.
+            LedgerLayoutError: see `create`.
         """
         await self._check_layout()
         path = self._layout.path(ledger_id)
@@ -274,11 +276,11 @@ class LedgerManager:
     async def delete(self, ledger_id: int, *, version: int | None = None) -> None:
         """Delete the metadata; the bookies notice when they collect garbage (rule 3.3).
 
-        With a version only if the node still has it.
+        If a version is given, delete only if the node still has it.
 
         Raises:
             NoSuchLedgerError, BadVersionError, UnknownOutcomeError, MetadataUnavailableError
-            LedgerLayoutError: as `create`.
+            LedgerLayoutError: see `create`.
         """
         await self._check_layout()
         path = self._layout.path(ledger_id)
@@ -289,42 +291,41 @@ class LedgerManager:
         directory = path
         while (directory := parent_path(directory)) != self._root:
             try:
-                # Version 0: whoever ever wrote to a directory meant something by it.
+                # Version 0 only: a directory that was ever written to was written on purpose.
                 await self._store.delete(directory, version=0)
             except (NotEmptyError, NoNodeError, BadVersionError):
                 return
             except (UnknownOutcomeError, MetadataUnavailableError):
-                return  # An empty directory that stays does no harm.
+                return  # A leftover empty directory does no harm.
 
     async def ledger_ids(self) -> AsyncIterator[int]:
-        """All ledger ids, in numeric order. Ends normally only when the listing is complete.
+        """Yield all ledger ids, in numeric order. Ends normally only when the listing is complete.
 
         Raises:
-            As `ledger_ranges`.
+            LedgerError: see `ledger_ranges`.
         """
         async for found in self.ledger_ranges():
             for ledger_id in found.ledger_ids:
                 yield ledger_id
 
     async def catch_up(self) -> None:
-        """What is read after this has every ledger that had been created before it.
+        """Wait until later reads see every ledger that was created before this call.
 
         Raises:
-            MetadataError: as the store.
+            MetadataError: see `MetadataStore`.
         """
         await self._store.catch_up()
 
     async def ledger_ranges(self) -> AsyncIterator[LedgerRange]:
-        """All ledgers, as ranges that are complete each (rule 3.2) and together cover all ids.
+        """Yield all ledgers as complete ranges (rule 3.2), which together cover all ids.
 
-        Whoever deletes what is not listed takes a range's word for no more than the range, and
-        nothing for what no range covered. Ledgers created or deleted during the listing may or may
-        not be in it.
+        A caller that deletes unlisted ledgers may conclude nothing about ids outside the ranges it
+        got. Ledgers created or deleted during the listing may or may not be in it.
 
         Raises:
-            NoNodeError: there is no root node. That is no empty cluster but none, or the wrong
-                path: a garbage collector must not take it for "no ledgers".
-            LedgerLayoutError: as `create`, or a ledger lies where there should be none.
+            NoNodeError: there is no root node. The cluster does not exist, or the path is wrong: a
+                garbage collector must not take it for "no ledgers".
+            LedgerLayoutError: see `create`; or a ledger lies where the layout has none.
             MetadataUnavailableError
         """
         await self._check_layout()
@@ -339,17 +340,17 @@ class LedgerManager:
         assert next_id == LEDGER_ID_MAX + 1, "the listing ended early"
 
     def watch(self, ledger_id: int, callback: WatchCallback) -> Watch:
-        """Call back when the ledger's metadata changes; see `MetadataStore.watch`."""
+        """Run `callback` when the ledger's metadata changes; see `MetadataStore.watch`."""
         return self._store.watch(self._layout.path(ledger_id), callback)
 
     @property
     def has_ledger_passwords(self) -> bool:
-        """Whether a new ledger of the root is to have a password. Known while one is made."""
+        """Whether new ledgers of the root get a password. Known while one is created."""
         return self._record is not None and self._record.ledger_passwords
 
     async def _claim_layout(self) -> None:
-        """Make the root ours, and know whether its ledgers have passwords by now: once they have,
-        it is for ever."""
+        """Claim the root for this layout, and learn whether its ledgers have passwords by now. Once
+        they have, they always will."""
         now_s = self._clock.monotonic_s()
         if self.has_ledger_passwords or (self._record and now_s < self._look_again_s):
             return
@@ -357,7 +358,8 @@ class LedgerManager:
         self._look_again_s = now_s + LAYOUT_LOOK_S
 
     async def _check_layout(self) -> None:
-        """A root that does not say yet is taken for ours; the first creation claims it."""
+        """Check the root's layout. A root without a record is assumed to have this layout; the
+        first creation claims it."""
         if self._record is not None:
             return
         try:
@@ -365,13 +367,13 @@ class LedgerManager:
         except LedgerLayoutError:
             if not self._follows_root:
                 raise
-            # It has named one since it was looked at. It does so once.
+            # The root has named a layout since it was last read. It does so only once.
             layout = await layout_name_of(self._store, self._root)
             self._layout = _layout_named(layout, self._store, self._root)
             self._record = await check_layout(self._store, self._root, self._layout)
 
     async def _create_with_id(self, metadata: LedgerMetadata) -> VersionedLedger | None:
-        """Create the node (rule 3.1); None means that the id belongs to somebody else.
+        """Create the node (rule 3.1); return None if the id belongs to another client.
 
         Raises:
             UnknownOutcomeError: the reply was lost and the node cannot be read just now.
@@ -385,12 +387,12 @@ class LedgerManager:
         return VersionedLedger(metadata, 0)
 
     async def _find_own(self, metadata: LedgerMetadata) -> VersionedLedger | None:
-        """The ledger if it is there and carries our token: only the reply was lost."""
+        """Return the ledger if it exists and carries our token: then only the reply was lost."""
         try:
             found = await self.read(metadata.ledger_id)
         except (NoSuchLedgerError, InvalidLedgerMetadataError):
-            # Not there, or not ours. A lost create could still turn up where nothing was found,
-            # therefore the id is given up rather than tried again.
+            # It does not exist, or is not ours. A lost create could still take effect where nothing
+            # was found, so the id is abandoned rather than tried again.
             return None
         return found if found.metadata.creation_token == metadata.creation_token else None
 

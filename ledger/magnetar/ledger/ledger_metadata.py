@@ -40,7 +40,7 @@ _BOOKIE_ID = re.compile(r"[A-Za-z0-9.:-]{1,255}")
 
 
 class LedgerState(Enum):
-    """Stored by name, never rename."""
+    """State of a ledger. Stored by name, never rename."""
 
     OPEN = "OPEN"
     IN_RECOVERY = "IN_RECOVERY"
@@ -48,7 +48,7 @@ class LedgerState(Enum):
 
 
 class LedgerEvent(Enum):
-    """What may happen to a ledger's metadata."""
+    """Events that may change a ledger's metadata."""
 
     ENSEMBLE_CHANGED = "ensemble_changed"
     WRITER_CLOSED = "writer_closed"
@@ -58,7 +58,7 @@ class LedgerEvent(Enum):
 
 
 class DigestType(Enum):
-    """What protects an entry packet. Stored by name, never rename."""
+    """Protection of an entry packet. Stored by name, never rename."""
 
     CRC32 = "CRC32"
     HMAC = "HMAC"
@@ -80,9 +80,10 @@ TRANSITIONS: Mapping[tuple[LedgerState, LedgerEvent], LedgerState] = {
 
 
 def next_state(state: LedgerState, event: LedgerEvent) -> LedgerState:
-    """
+    """Return the state after an event.
+
     Raises:
-        InvalidLedgerMetadataError: the event may not happen in this state.
+        InvalidLedgerMetadataError: the event is not allowed in this state.
     """
     try:
         return TRANSITIONS[state, event]
@@ -103,14 +104,14 @@ class Fragment(NamedTuple):
 class LedgerMetadata:
     """Metadata of one ledger. See docs/formats/ledger-metadata.md for the meaning of each field.
 
-    `last_entry_id` and `length` (sum of the payload bytes up to the last entry) mean something only
+    `last_entry_id` and `length` (sum of the payload bytes up to the last entry) are meaningful only
     when the ledger is CLOSED; before, they are -1 and 0. `created_ms` is wall clock time.
 
     Raises:
         InvalidLedgerMetadataError: when made with values that break rule 2.5.
     """
 
-    # A field that this version does not know is refused: writing the value back would drop it.
+    # An unknown field is refused: writing the value back would drop it.
     __pydantic_config__ = ConfigDict(
         strict=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64"
     )
@@ -144,7 +145,7 @@ class LedgerMetadata:
         return self.ensembles[-1]
 
     def fragment_for(self, entry_id: int) -> Fragment:
-        """The fragment that holds the entry; for ids beyond the end, the last one."""
+        """Return the fragment that holds the entry; for ids beyond the end, the last one."""
         assert entry_id >= 0, entry_id
         if entry_id >= self.ensembles[-1].first_entry_id:  # nearly always
             return self.ensembles[-1]
@@ -152,24 +153,24 @@ class LedgerMetadata:
         return self.ensembles[at - 1]
 
     def fragment_end(self, entry_id: int) -> int:
-        """The last entry id of the fragment that holds the entry; the largest id for the last."""
+        """Return the last entry id of the entry's fragment; for the last one, the largest id."""
         at = bisect_right(self.ensembles, entry_id, key=lambda fragment: fragment.first_entry_id)
         return self.ensembles[at].first_entry_id - 1 if at < len(self.ensembles) else _INT64_MAX
 
     def ensemble_for(self, entry_id: int) -> tuple[str, ...]:
-        """The bookies of the fragment that holds the entry."""
+        """Return the bookies of the fragment that holds the entry."""
         return self.fragment_for(entry_id).bookies
 
     def with_state(self, event: LedgerEvent) -> "LedgerMetadata":
-        """The value after an event that changes nothing but the state.
+        """Return the value after an event that changes only the state.
 
         Raises:
-            InvalidLedgerMetadataError: the event may not happen in this state.
+            InvalidLedgerMetadataError: the event is not allowed in this state.
         """
         return replace(self, state=next_state(self.state, event))
 
     def in_recovery(self) -> "LedgerMetadata":
-        """The value that a recoverer writes before it asks the bookies anything.
+        """Return the value that a recoverer writes before it sends any request to a bookie.
 
         Raises:
             InvalidLedgerMetadataError: the ledger is closed.
@@ -179,10 +180,10 @@ class LedgerMetadata:
     def closed(
         self, *, last_entry_id: int, length: int, tail: Sequence[Fragment] = ()
     ) -> "LedgerMetadata":
-        """The value that ends the ledger: by its writer if OPEN, by the recoverer if IN_RECOVERY.
+        """Return the value that ends the ledger: by the writer if OPEN, else by the recoverer.
 
-        `tail` holds the ensemble changes of a recovery, which become binding together with the
-        end of the ledger and not before (D3).
+        `tail` holds the ensemble changes of a recovery. They become binding together with the end
+        of the ledger, not before (D3).
 
         Raises:
             InvalidLedgerMetadataError: the ledger is closed already, or cannot end there.
@@ -198,18 +199,18 @@ class LedgerMetadata:
         )
 
     def with_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> "LedgerMetadata":
-        """The value after an ensemble change: appends a fragment, or replaces the last one.
+        """Return the value after an ensemble change: append a fragment, or replace the last one.
 
         Raises:
-            InvalidLedgerMetadataError: the ledger is not OPEN, or `first_entry_id` lies before
-                the last fragment.
+            InvalidLedgerMetadataError: the ledger is not OPEN, or `first_entry_id` lies before the
+                last fragment.
         """
         state = next_state(self.state, LedgerEvent.ENSEMBLE_CHANGED)
         ensembles = merge_fragment(self.ensembles, Fragment(first_entry_id, bookies))
         return replace(self, state=state, ensembles=ensembles)
 
     def to_json(self) -> bytes:
-        """The stored form; bytes fields are URL-safe base64."""
+        """Encode the value as it is stored; bytes fields are URL-safe base64."""
         return _ADAPTER.dump_json(self)
 
     @classmethod
@@ -218,8 +219,8 @@ class LedgerMetadata:
 
         Raises:
             FutureMetadataVersionError: a newer release wrote it.
-            InvalidLedgerMetadataError: no JSON, fields missing, unknown or of the wrong type, or
-                values that break rule 2.5.
+            InvalidLedgerMetadataError: it is not JSON, has missing, unknown or wrongly typed
+                fields, or has values that break rule 2.5.
         """
         try:
             found = json.loads(data)
@@ -229,18 +230,19 @@ class LedgerMetadata:
             raise _refused(where, "it is no JSON object")
         version = found.get("format_version")
         if type(version) is int and version > FORMAT_VERSION:
-            # Before anything else: a newer format may well have other fields.
+            # Check this first: a newer format may have other fields.
             raise FutureMetadataVersionError(
                 f"{where} is ledger metadata of format version {version}; this release reads "
                 f"version {FORMAT_VERSION}: upgrade it before it uses the ledger"
             )
-        # Defaults are for making a new value. Taking one for a stored value would be a guess.
+        # Defaults are for making a new value. A default in place of a stored value would be a
+        # guess.
         if missing := _FIELD_NAMES - found.keys():
             raise _refused(where, f"{', '.join(sorted(missing))}: missing")
         try:
             return _ADAPTER.validate_json(data)
         except ValidationError as exc:
-            # Without the input: it holds the password.
+            # The input is left out: it holds the password.
             reasons = "; ".join(
                 f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}"
                 for each in exc.errors(include_input=False, include_url=False)[:5]
@@ -262,9 +264,9 @@ _FIELD_NAMES = frozenset(each.name for each in fields(LedgerMetadata))
 
 
 def merge_fragment(ensembles: tuple[Fragment, ...], fragment: Fragment) -> tuple[Fragment, ...]:
-    """The fragments with one that begins at or after the last one: replaced, or appended.
+    """Return the fragments with `fragment` added; it replaces a last one that begins alike.
 
-    One that begins before it is a bug, and is refused when the metadata is made.
+    A fragment that begins earlier is a bug; the check when the metadata is made refuses it.
     """
     if ensembles and fragment.first_entry_id == ensembles[-1].first_entry_id:
         ensembles = ensembles[:-1]
@@ -272,7 +274,7 @@ def merge_fragment(ensembles: tuple[Fragment, ...], fragment: Fragment) -> tuple
 
 
 def is_bookie_id(text: str) -> bool:
-    """Whether the text may name a bookie: 1 to 255 letters, digits, "-", "." and ":"."""
+    """Return whether the text is a valid bookie id: 1 to 255 letters, digits, "-", "." and ":"."""
     return _BOOKIE_ID.fullmatch(text) is not None
 
 

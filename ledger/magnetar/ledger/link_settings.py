@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, model_validator
 
 
 class LinkSettings(BaseModel):
-    """A part of the settings of whoever serves or uses a bookie: all three files, or none."""
+    """The settings that bookies and their clients share. TLS needs all three files, or none."""
 
     tls_certificate_file: str = Field(
         default="",
@@ -64,13 +64,13 @@ class LinkSettings(BaseModel):
         if any(given) and not all(given):
             raise ValueError("tls_certificate_file, tls_key_file and tls_ca_file go together")
         if self.shared_secret_create and not self.shared_secret_file.startswith("/"):
-            # Not any path: somebody may have put the secret itself where its file is expected.
+            # Not any path: the operator may have put the secret itself in place of its file.
             raise ValueError("shared_secret_create needs an absolute path in shared_secret_file")
         return self
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only the own machine reaches an address to listen on."""
+    """Return whether only this machine can reach an address to listen on."""
     if host == "localhost":
         return True
     try:

@@ -1,14 +1,14 @@
 """The managed log: an unbounded log made of ledgers, with one owner at a time.
 
-The list of ledgers lies in one metadata node and changes by compare-and-set only (`log_list.py`).
-Whoever opens the log for writing takes it over (`log_takeover.py`). Batches are reported in the
-order of their appends (`log_appender.py`). A full ledger is followed by the next without a pause,
-and one that fails is closed at a known last entry before anything is written again
-(`log_changes.py`). Not one entry goes into a ledger before the list names it (rule 2.2), so no
+One metadata node holds the list of ledgers. It changes by compare-and-set only (`log_list.py`).
+Opening the log for writing takes it over (`log_takeover.py`). Batches are reported in the order of
+their appends (`log_appender.py`). When a ledger is full, appends go on in the next one without a
+pause. When a ledger fails, it is closed at a known last entry before anything else is written
+(`log_changes.py`). No entry goes into a ledger before the list names that ledger (rule 2.2). So no
 entry is in the log twice, out of order, or unreachable.
 
-To read a log without owning it, there is `log_reader.py`. What none of this does: cursors,
-deciding what to trim, caching.
+`log_reader.py` reads a log without owning it. Cursors, trimming decisions and caching are not part
+of this component.
 
 Source: managed ledger, sections 1 to 4, 8 and 9.
 """
@@ -89,7 +89,7 @@ class ManagedLog:
         self._reads = OwnerReads(self._appender, self._closed)
         self._shrink = LogShrink(path, self._list, self._appender, self._ledgers)
         self.objects = LogObjectChanges(self._list, self._appender, self._ledgers)
-        """The objects of its ledgers, for whoever copies them to an object store."""
+        """Changes of where the log's ledgers lie in object stores, for the offloader."""
         self._end_lock = asyncio.Lock()
         self._is_closed = False
 
@@ -108,19 +108,20 @@ class ManagedLog:
         must_exist: bool = False,
         may_own: MayOwn = always,
     ) -> "ManagedLog":
-        """Take the log over, creating it if need be. A terminated log can only be read.
+        """Take over the log; create it if it does not exist. A terminated log can only be read.
 
-        `may_own`: asked, without a wait, right before anything is fenced and before the list is
-        written. An opener that says no leaves the log to whoever owns it by now.
+        Args:
+            may_own: called right before each recovery begins and right before each write of the
+                list. If it returns False, the log is left to its present owner.
 
         Raises:
-            NoSuchLogError: there is none, and it `must_exist`.
-            LogFencedError: another owner opened it at the same time, and was faster, or `may_own`
-                says no. Open it again only if it should still be yours: two that always do so
-                would duel.
+            NoSuchLogError: the log does not exist, and `must_exist` is set.
+            LogFencedError: another owner opened the log at the same time and was faster, or
+                `may_own` returned False. Open it again only if this process should still own it:
+                two owners that always reopen fence each other for ever.
             LogDataLossError: a ledger of the list has no metadata any more.
             UnauthorizedError: the password is not that of the log's ledgers.
-            FutureLogFormatError, InvalidLedgerMetadataError: the list is not one for this release.
+            FutureLogFormatError, InvalidLedgerMetadataError: this release cannot use the list.
             RecoveryUndecidedError, NotEnoughBookiesError, MetadataError: try again later.
         """
         self = cls(client, store, path, config, clock=clock, random=random)
@@ -142,8 +143,8 @@ class ManagedLog:
         """Create a log, and open it.
 
         Raises:
-            LogExistsError: there is one at the path already.
-            As `open`, after which the log may exist and can be opened.
+            LogExistsError: a log exists at the path.
+            LedgerError: see `open`; the log may then exist, and can be opened.
         """
         self = cls(client, store, path, config, clock=clock, random=random)
         await self._list.create(random)
@@ -187,7 +188,7 @@ class ManagedLog:
 
     @property
     def pending_batches(self) -> int:
-        """Batches appended and not yet reported."""
+        """Number of batches appended whose outcome is not reported yet."""
         return self._appender.pending_batches
 
     def append(self, batch: AppendBatch) -> None:
@@ -195,9 +196,10 @@ class ManagedLog:
         self._appender.append(batch)
 
     def prepare(self) -> None:
-        """Have a ledger by the time of the first append, if the log was opened without one.
+        """Create a ledger in the background, if the log was opened without one.
 
-        In the background. A log to which nothing is appended gives the ledger back when it closes.
+        The first append then finds it ready. If nothing is appended, the ledger is deleted after
+        `unused_ledger_s`, or when the log closes.
         """
         self._appender.prepare()
 
@@ -206,14 +208,14 @@ class ManagedLog:
         self._appender.on_fenced(callback)
 
     async def rotate(self) -> None:
-        """Go on in a new ledger. Returns when appends go there; those under way finish before it.
+        """Switch to a new ledger; return once appends go there. Pending ones finish in the old.
 
-        An empty ledger is not followed by another. A full one is rotated without being asked.
+        An empty ledger is kept. A full ledger is rotated automatically.
 
         Raises:
-            LogFencedError, LogClosedError, LogTerminatedError: this handle appends nothing.
-            LogUnavailableError: that was not possible within `repair_timeout_s`; appends go on
-                where they are, and so do attempts to rotate.
+            LogFencedError, LogClosedError, LogTerminatedError: this handle takes no appends.
+            LogUnavailableError: no new ledger within `repair_timeout_s`. Appends continue in the
+                current ledger, and the rotation is still attempted.
         """
         self._check_open()
         rotated = self._changes.want_rotation(at_once=True)
@@ -237,7 +239,7 @@ class ManagedLog:
 
     @property
     def last_confirmed(self) -> Position:
-        """The last confirmed entry; (ledger, -1) when the log holds none."""
+        """The last confirmed entry; (ledger, -1) if the log holds none."""
         return self._appender.extent.last_confirmed
 
     @property
@@ -252,7 +254,7 @@ class ManagedLog:
 
     @property
     def ledgers(self) -> Sequence[LogLedger]:
-        """The ledger list; the counters of open ledgers are those of now."""
+        """The ledger list, with the current counters of open ledgers."""
         return [
             ledger if ledger.is_closed else self._counted(ledger) for ledger in self._list.ledgers
         ]
@@ -270,16 +272,16 @@ class ManagedLog:
 
     @property
     def ledger_created_ms(self) -> int:
-        """When the ledger that is written was created, ms since the epoch; 0: there is none."""
+        """Creation time of the ledger being written, ms since the epoch; 0 if there is none."""
         writer = self._appender.writer
         return writer.metadata.created_ms if writer is not None else 0
 
     def stored_since_ms(self, position: Position) -> int:
-        """A time before which the entry was not stored, by brokers' clocks, ms since the epoch.
+        """Return a time before which the entry was not stored, ms since 1970 by brokers' clocks.
 
-        0: nothing is known. It is never older than its ledger, the close of the ledger before it,
-        or what this handle stored before it. Reads nothing: of a closed ledger that was not read
-        lately the creation is unknown.
+        0 if nothing is known. The entry is no older than its ledger, the close of the previous
+        ledger, or the earlier entries that this handle stored. No I/O: the creation time of a
+        closed ledger is known only if that ledger was read lately.
         """
         known_ms = (
             self._appender.stored_times.since_ms(position),
@@ -288,38 +290,39 @@ class ManagedLog:
         return stored_since_ms(self._list.ledgers, position, known_ms, now_ms=self._clock.wall_ms())
 
     def first_position(self) -> Position:
-        """The first entry there is, or the next to be written."""
+        """Return the position of the first entry, or of the next append if the log is empty."""
         return self._appender.extent.shape.first_at_or_after(Position(-1, -1))
 
     def next_position(self, position: Position) -> Position:
-        """The entry after `position`, existing or, at the end, the next to be written."""
+        """Return the position after `position`: an entry or, at the end, the next append."""
         return self._appender.extent.shape.next_position(position)
 
     def previous_position(self, position: Position) -> Position:
-        """The entry before `position`; (first ledger, -1) when there is none."""
+        """Return the position before `position`; (first ledger, -1) if there is none."""
         return self._appender.extent.shape.previous_position(position)
 
     async def check_owned(self) -> None:
-        """Look at the store whether this handle owned the log at some time after the call.
+        """Check in the metadata store that this handle owned the log at some time after the call.
 
-        For whoever is about to change something beside the log by what it knows of it. Together
-        with a version that was read before, the change is safe: the next owner reads later.
+        For callers that are about to change something beside the log, based on what they know of
+        the log. Together with a version that was read before, the change is safe: the next owner
+        reads later.
 
         Raises:
             LogFencedError: another owner has taken the log over.
-            MetadataError: that cannot be told now.
+            MetadataError: the store cannot tell now.
         """
         await self._list.check_owned()
 
     def entries_between(self, lower: Position, upper: Position) -> int:
-        """Number of confirmed entries in (lower, upper]."""
+        """Return the number of confirmed entries in (lower, upper]."""
         return self._appender.extent.shape.entries_between(lower, upper)
 
     async def read(self, start: Position, *, entries_max: int, bytes_max: int) -> list[LogEntry]:
-        """Confirmed entries from `start` on, of one ledger: at least one, or none at the end.
+        """Read confirmed entries of one ledger from `start` on: at least one, or none at the end.
 
         Raises:
-            As `read_range`.
+            LedgerError: see `read_range`.
         """
         first, payloads = await self.read_range(start, entries_max=entries_max, bytes_max=bytes_max)
         ledger_id, first_entry_id = first
@@ -331,9 +334,9 @@ class ManagedLog:
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int
     ) -> tuple[Position, list[bytes]]:
-        """Entries without an object for each: the first position, and consecutive payloads.
+        """Read entries without an object for each: the first position, and consecutive payloads.
 
-        What a shrink removed is passed over: the first entry there is comes next.
+        Entries that a shrink removed are skipped: the first entry of the log comes next.
 
         Raises:
             LedgerError: no replica could serve the first of them just now.
@@ -342,42 +345,43 @@ class ManagedLog:
         return await self._reads.read_range(start, entries_max=entries_max, bytes_max=bytes_max)
 
     async def entries_after(self, ledger_id: int, publish_ms: int) -> range | None:
-        """Entries of a ledger among which the first one is that was published at or after a time,
-        ms since 1970: all before them are older. Empty, and behind the last one: all are older.
+        """Return entries of a ledger that include the first one published at or after a time.
 
-        By the times that producers set, as an object's index has them. None: the ledger is read
-        from bookies, which have no such index.
+        The time is in ms since 1970, and is compared with the times that producers set, as an
+        object's index has them. All entries before the range are older. An empty range behind the
+        last entry means that all are older. None if the ledger is read from bookies, which have no
+        such index.
         """
         return await self._reads.entries_after(ledger_id, publish_ms)
 
     def prefer_objects(self, prefers: bool) -> None:
-        """Whether ledgers that are on bookies and in an object store are read from the object."""
+        """Set whether to read ledgers that are on bookies and in an object from the object."""
         self._closed.prefers_objects = prefers
 
     # Shrinking -----------------------------------------------------------------------------------
 
     async def shrink(self, before: Position) -> int:
-        """Remove whole ledgers from the front whose every entry is before `before`.
+        """Remove from the front all whole ledgers that end before `before`; return how many.
 
-        An open ledger stays, and so does the last one. They leave the list first and are deleted
-        after that: a crash between leaves orphans, never a hole (rule 6.1). Returns how many left.
+        Open ledgers and the last ledger stay. Ledgers leave the list first and are deleted after
+        that. A crash in between leaves orphans, never a hole (rule 6.1).
 
-        A reader that has not read them fails with LogTrimmedError; the owner's reads pass over.
+        A reader that has not read them fails with LogTrimmedError. The owner's reads skip them.
 
         Raises:
             LogFencedError: another owner has taken the log over.
             LogClosedError: this handle is closed.
-            MetadataError: whether it happened is not known; call again.
+            MetadataError: the outcome is unknown; call again.
         """
         removed = await self.unlist(before)
         await self.delete_unlisted()
         return removed
 
     async def unlist(self, before: Position) -> int:
-        """The first half of `shrink`: the ledgers leave the list, and the log begins behind them.
+        """Take ledgers out of the list, the first half of `shrink`; the log begins behind them.
 
         Raises:
-            As `shrink`.
+            LedgerError: see `shrink`.
         """
         if self._is_closed or self._appender.state is AppendState.FENCED:
             self._check_open()
@@ -386,13 +390,13 @@ class ManagedLog:
         return removed
 
     async def delete_unlisted(self) -> None:
-        """The second half: they are deleted. What fails is tried again at the next call, and left
-        to the orphan sweep in the end."""
+        """Delete the ledgers that left the list, the second half of `shrink`. A failed deletion is
+        tried again at the next call, and left to the orphan sweep in the end."""
         await self._shrink.delete_unlisted()
 
     @property
     def leftover_ledgers(self) -> int:
-        """Ledgers that left the list and could not be deleted so far."""
+        """Number of ledgers that left the list and could not be deleted so far."""
         return self._shrink.left_behind
 
     def trim_point(
@@ -402,9 +406,10 @@ class ManagedLog:
         *,
         truncates: bool = False,
     ) -> Position | None:
-        """Where the log may begin by now, for `shrink`; None: nothing may go. Reads nothing.
+        """Return where the log may begin by now, for `shrink`; None if nothing may be removed.
 
-        `consumed`: what every durable cursor has persistently passed; None: there is no cursor.
+        No I/O. `consumed` is the position that every durable cursor has persistently passed; None
+        if there is no cursor.
         """
         now_ms = self._clock.wall_ms()
         return trim_point(self.ledgers, consumed, retention, now_ms=now_ms, truncates=truncates)
@@ -412,7 +417,7 @@ class ManagedLog:
     # Quorums -------------------------------------------------------------------------------------
 
     def set_quorums(self, *, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        """Ledgers that are created from now on have these, but for one that waits already.
+        """Set the quorums of ledgers created from now on, except one that was created ahead.
 
         Raises:
             ValueError: ensemble_size >= write_quorum >= ack_quorum >= 1 does not hold.
@@ -422,19 +427,19 @@ class ManagedLog:
         )
 
     def hold_ledgers_apart(self) -> None:
-        """From now on nothing goes into the next ledger before the one before it has drained: what
-        a takeover finds is a prefix of the appends then (`LogConfig.overlaps_ledgers`)."""
+        """From now on, start the next ledger only when the previous one has drained. A takeover
+        then finds a prefix of the appends (`LogConfig.overlaps_ledgers`)."""
         self._appender.hold_ledgers_apart()
 
     # Properties ----------------------------------------------------------------------------------
 
     async def update_properties(self, changes: Mapping[str, str | None]) -> None:
-        """Set properties of the log, and remove those that are None; durable on return.
+        """Set properties of the log, and remove those whose value is None; durable on return.
 
         Raises:
             LogFencedError: another owner has taken the log over.
             LogClosedError: this handle is closed.
-            MetadataError: whether it happened is not known; call again.
+            MetadataError: the outcome is unknown; call again.
         """
         if self._is_closed or self._appender.state is AppendState.FENCED:
             self._check_open()
@@ -447,14 +452,14 @@ class ManagedLog:
     # Ending --------------------------------------------------------------------------------------
 
     async def terminate(self) -> Position:
-        """Finish pending appends, and end the log for good; returns its last entry.
+        """Finish pending appends, and end the log for good; return its last entry.
 
         The end survives reopening: later appends, by any owner, fail with LogTerminatedError.
 
         Raises:
             LogFencedError: another owner has taken the log over; it is not terminated.
             LogClosedError: this handle is closed.
-            MetadataError: not known whether it is terminated; call again. No append is taken.
+            MetadataError: the log may be terminated or not; call again. Appends are refused.
         """
         async with self._end_lock:
             terminated = self._list.terminated
@@ -484,10 +489,10 @@ class ManagedLog:
         return LogClosedError(f"{self.path}: the log is closed; open it again to append")
 
     async def close(self) -> None:
-        """Finish pending appends, close the open ledgers and note their ends in the list.
+        """Finish pending appends, close the open ledgers and record their ends in the list.
 
-        What cannot be done (bookies or metadata away) is left to the next owner's recovery; nothing
-        acknowledged depends on it.
+        What cannot be done (bookies or metadata unavailable) is left to the recovery by the next
+        owner. No acknowledged entry depends on it.
         """
         self._appender.refuse(self._why_closed)
         async with self._end_lock:
@@ -500,19 +505,19 @@ class ManagedLog:
             except LedgerError as error:
                 log.warning("log_left_open", path=self.path, error=str(error))
             finally:
-                # Who has no time for the rest, and cancels it, still has every batch reported.
+                # If the caller cancels the rest, every batch is still reported.
                 self._is_closed = True
                 self._appender.end(self._why_closed())
                 for writer in (self._appender.draining, self._appender.writer):
                     if writer is not None:
-                        writer.abandon()  # of one that could not be closed, the watch ends
+                        writer.abandon()  # ends the watch of a ledger that could not be closed
                 await self._reads.close()
 
     def abandon(self, reason: str) -> None:
         """End the handle at once and write nothing more: for an owner that may have lost the log.
 
-        Everything pending fails with LogFencedError, as if another owner had taken it over. Call
-        `close` to end the rest.
+        All pending appends fail with LogFencedError, as if another owner had taken the log over.
+        Call `close` to release the rest.
         """
         if not self._is_closed:
             self._appender.fence(LogFencedError(f"{self.path}: {reason}"), is_own=True)

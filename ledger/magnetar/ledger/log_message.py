@@ -1,7 +1,7 @@
-"""Messages of a log that is used without a broker: their ids, and how an entry holds them. Pure.
+"""Messages of a log that is used without a broker: their ids, and their encoding in an entry. Pure.
 
 An entry is a batch of messages, back to back. A message is a payload with an optional key and
-optional headers; the log does not look into any of them. Ids handed out by one log strictly
+optional headers; the log does not interpret any of them. The ids that one log gives strictly
 increase.
 
 Layout: docs/formats/log-message.md. Source: managed ledger, section 9.
@@ -15,25 +15,25 @@ from magnetar.ledger.errors import MessageTooLargeError, UnknownMessageFormatErr
 from magnetar.ledger.position import Position
 
 MAGIC = 0xD1
-"""Version 1 of the layout. Stored on disk, never renumber; so are the attributes."""
+"""Version 1 of the layout. Stored on disk: never renumber this byte or the attributes."""
 
 MESSAGES_MAX = 1 << 16
-"""Messages of one entry."""
+"""Maximum number of messages in one entry."""
 ENTRY_BYTES_MAX = 5 << 20
 KEY_BYTES_MAX = 64 << 10
 HEADERS_MAX = 1024
-"""Headers of one message."""
+"""Maximum number of headers of one message."""
 
 _HAS_KEY = 0x01
 _HAS_HEADERS = 0x02
 _MUST_KNOW = 0x0F
-"""A reader refuses what it does not know of these bits, and ignores the others."""
+"""Attribute bits that a reader must know; it refuses unknown ones, and ignores other bits."""
 
 _VARINT_MAX = (1 << 32) - 1
 
 
 class MessageId(NamedTuple):
-    """The place of a message. Tuples compare lexicographically, which is log order."""
+    """The id of a message. Tuples compare lexicographically, which is log order."""
 
     ledger_id: int
     entry_id: int
@@ -41,7 +41,7 @@ class MessageId(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """The entry that holds it."""
+        """The entry that holds the message."""
         return Position(self.ledger_id, self.entry_id)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class MessageId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a log keeps: bytes, and what the application says of them."""
+    """A message of a log: its bytes, with a key and headers from the application."""
 
     payload: bytes
     key: bytes | None = None
@@ -58,11 +58,11 @@ class Message:
 
 
 def encode_messages(messages: Sequence[Message]) -> bytes:
-    """The entry that holds these messages.
+    """Encode messages as one entry.
 
     Raises:
         ValueError: there is no message.
-        MessageTooLargeError: a bound of the format is exceeded.
+        MessageTooLargeError: a limit of the format is exceeded.
     """
     if not messages:
         raise ValueError("an entry holds at least one message")
@@ -110,10 +110,10 @@ def _varint(number: int) -> bytes:
 
 
 def decode_messages(entry: bytes) -> list[Message]:
-    """The messages of an entry, in batch order.
+    """Decode the messages of an entry, in batch order.
 
     Raises:
-        UnknownMessageFormatError: the bytes are no messages of a version that is known here.
+        UnknownMessageFormatError: the bytes are not messages of a known version.
     """
     if len(entry) > ENTRY_BYTES_MAX:
         raise UnknownMessageFormatError(f"{len(entry)} bytes; an entry holds {ENTRY_BYTES_MAX}")
@@ -158,7 +158,7 @@ def _decode(source: "_Source") -> Message:
 
 
 class _Source:
-    """Takes values off the front of an entry."""
+    """Reads values from the front of an entry."""
 
     __slots__ = ("_entry", "at")
 

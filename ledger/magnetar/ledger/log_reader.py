@@ -1,17 +1,17 @@
-"""Reading a log without owning it: no fencing, from any position on, and on behind its end.
+"""Reads a log without owning it: no fencing, from any position, and on beyond the current end.
 
-A reader walks the ledgers in list order. Of an open ledger it reads what is confirmed, and waits
-for more. It leaves a ledger only when that is closed and its last entry was read (rule 9.4): the
-end of an open one is not decided. And it reads nothing of a ledger before the *list* says that
-every one before it is closed. Until then the owner may take the ledger out of the list again and
-write its entries anew, even if somebody who wants to take over has closed the one before it: one
-compare-and-set on the list decides which of the two it is.
+A reader walks the ledgers in list order. It reads the confirmed entries of an open ledger, and
+waits for more. It leaves a ledger only after the ledger is closed and its last entry was read (rule
+9.4): the end of an open ledger is not decided. It reads a ledger only after the *list* says that
+all ledgers before it are closed. Until then the owner may still remove the ledger from the list and
+write its entries again. That is so even if a new owner has closed the ledger before it: one
+compare-and-set on the list decides between the two.
 
-A ledger that was copied to an object store is closed; it is read wherever it lies by now
+A ledger that was copied to an object store is closed. It is read from where it currently is
 (`closed_ledgers.py`).
 
-So nothing that a reader returned can vanish or change its place. What a shrink removed before it
-was read is not passed over in silence: the read fails, and says where the log begins now.
+So no entry that a reader returned can vanish or move. Entries that a shrink removed before they
+were read are not skipped silently: the read fails, and says where the log begins now.
 
 Source: managed ledger, section 9.
 """
@@ -42,7 +42,7 @@ from magnetar.ledger.reader import LedgerReader
 
 
 class _CopiedLedger:
-    """A ledger that was copied to an object store. Nothing is to be waited for in it."""
+    """A ledger that was copied to an object store. It is complete, so reads never wait for more."""
 
     is_ledger_closed = True
 
@@ -78,7 +78,7 @@ class LogReader:
         self._metadata = LogMetadata()
         self._position = EARLIEST
         self._ledger: LedgerReader | _CopiedLedger | None = None
-        """The ledger of the position, once it was opened."""
+        """The ledger of the position; None until it is opened."""
         self._closed = ClosedLedgers(client, path, lambda: self._metadata, password=password)
         self._list_changed = asyncio.Event()
         self._watch: Watch | None = None
@@ -97,11 +97,12 @@ class LogReader:
     ) -> "LogReader":
         """Open a log for reading from `start` on, without disturbing its owner.
 
-        `password` is that of the log's ledgers; None asks with the one from their metadata.
+        Args:
+            password: of the log's ledgers. None uses the one in their metadata.
 
         Raises:
-            NoSuchLogError: there is none.
-            As `seek`.
+            NoSuchLogError: the log does not exist.
+            LedgerError: see `seek`.
         """
         reader = cls(client, store, path, clock=clock, password=password)
         reader._watch = store.watch(path, lambda _: reader._list_changed.set())
@@ -125,25 +126,25 @@ class LogReader:
 
     @property
     def position(self) -> Position:
-        """The entry to be read next: where it is, or will be, or where the one before it ended."""
+        """The next entry to read: an entry, a future entry, or the end of the previous ledger."""
         return self._position
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the log was terminated, and everything in it was read."""
+        """Whether the log was terminated, and all of it was read."""
         terminated = self._metadata.terminated
         if terminated is None:
             return False
         return self._position > terminated or terminated.entry_id < 0
 
     async def seek(self, position: Position) -> None:
-        """Go on reading at `position`: EARLIEST, LATEST, an entry, or the place behind the last.
+        """Continue at `position`: EARLIEST, LATEST, an entry, or the place behind the last entry.
 
-        LATEST stands behind what is confirmed now.
+        LATEST is the place behind the last entry that is confirmed now.
 
         Raises:
             BeyondLastConfirmedError: the log does not reach that far; seek to LATEST, and wait.
-            LogTrimmedError: a shrink removed that ledger; `first` of the error is still there.
+            LogTrimmedError: a shrink removed that ledger; the log begins at `first` of the error.
             NoSuchLogError, MetadataError, LedgerError
         """
         self._check_open()
@@ -164,7 +165,7 @@ class LogReader:
             raise
 
     async def _seek_end(self) -> None:
-        """Behind the last confirmed entry of the first ledger that is open, or of the last one."""
+        """Seek behind the last confirmed entry of the first open ledger, or of the last one."""
         self._position = EARLIEST
         for listed in self._metadata.ledgers:
             self._position = Position(listed.ledger_id, listed.entries)
@@ -205,10 +206,10 @@ class LogReader:
     async def read(
         self, *, entries_max: int = 1000, bytes_max: int = 1 << 20, wait_s: float = 0.0
     ) -> list[LogEntry]:
-        """The next entries, all of one ledger, and about `bytes_max` bytes of them.
+        """Return the next entries, all of one ledger, and about `bytes_max` bytes of them.
 
-        At the end of the log, waits up to `wait_s` for more; none then means that there is none, or
-        that the log is terminated: see `is_at_end`.
+        At the end of the log, wait up to `wait_s` for more. An empty list means that there are none
+        so far, or that the log is terminated (`is_at_end`).
 
         Raises:
             LogTrimmedError: the next entry was removed by a shrink; seek to `first` of the error.
@@ -227,7 +228,7 @@ class LogReader:
                 if not await self._wait_list(left_s):
                     return []
                 continue
-            # Its end is decided if it was closed before its bound was looked at.
+            # The end is decided only if the ledger was closed before its bound was read.
             is_closed = ledger.is_ledger_closed
             first = self._position.entry_id
             last = min(ledger.last_add_confirmed, first + entries_max - 1)
@@ -245,7 +246,7 @@ class LogReader:
     async def _read(
         self, ledger: LedgerReader | _CopiedLedger, first: int, last: int, bytes_max: int
     ) -> list[LogEntry]:
-        """The entries; none: the ledger lies elsewhere by now, look again."""
+        """Read the entries; return none if the ledger has moved, so that the caller looks again."""
         ledger_id = self._position.ledger_id
         try:
             payloads = await ledger.read(first, last, bytes_max=bytes_max)
@@ -266,7 +267,7 @@ class LogReader:
         ]
 
     async def _wait_entry(self, ledger: LedgerReader, left_s: float) -> bool:
-        """Wait for an entry of an open ledger, or for its close; False if neither came."""
+        """Wait for an entry of an open ledger, or for its close; return False if neither came."""
         first = self._position.entry_id
         try:
             if left_s > 0:
@@ -281,7 +282,7 @@ class LogReader:
             raise
         if ledger.last_add_confirmed >= first or ledger.is_ledger_closed:
             return True
-        # The news of a close may be late: ask before "nothing more" is said.
+        # The news of a close may be late: check before reporting that there is nothing more.
         try:
             metadata = (await self._client.manager.read(ledger.metadata.ledger_id)).metadata
         except NoSuchLedgerError:
@@ -293,7 +294,7 @@ class LogReader:
         return False
 
     async def _bound(self, ledger: LedgerReader | _CopiedLedger) -> int:
-        """The last add confirmed, asked for anew if it can still grow."""
+        """Return the last add confirmed; ask the bookies again if it can still grow."""
         if isinstance(ledger, LedgerReader) and not ledger.is_ledger_closed:
             await ledger.read_last_add_confirmed()
         return ledger.last_add_confirmed
@@ -301,7 +302,7 @@ class LogReader:
     # Ledgers and their list
 
     async def _load(self) -> None:
-        """Read the list. Cleared before: a change that is missed now sets the event again."""
+        """Read the list. The event is cleared first, so a later change sets it again."""
         self._list_changed.clear()
         try:
             node = await self._store.get(self.path)
@@ -312,7 +313,7 @@ class LogReader:
         self._metadata = LogMetadata.from_json(node.value, path=self.path)
 
     async def _wait_list(self, left_s: float) -> bool:
-        """Wait for another list; False if there is none so far."""
+        """Wait for a changed list; return False if it has not changed in time."""
         before = self._metadata
         await self._load()
         if self._metadata != before:
@@ -332,8 +333,8 @@ class LogReader:
         return None
 
     async def _open_ledger(self) -> LedgerReader | _CopiedLedger | None:
-        """The ledger of the position, or the one that follows it; None if there is none yet, or
-        if what comes before it is still open."""
+        """Open the ledger of the position, or the one that follows it. None if there is none yet,
+        or if an earlier ledger is still open."""
         while self._ledger is None:
             ledger_id = self._position.ledger_id
             listed = self._listed(ledger_id)
@@ -354,7 +355,7 @@ class LogReader:
         return self._ledger
 
     def _go_on_behind(self, ledger_id: int) -> bool:
-        """Stand before the first listed ledger behind this one; False if there is none."""
+        """Move to the first listed ledger behind this one; return False if there is none."""
         ids = [listed.ledger_id for listed in self._metadata.ledgers]
         if ledger_id in ids:
             behind = ids[ids.index(ledger_id) + 1 :]
@@ -365,7 +366,7 @@ class LogReader:
         return bool(behind)
 
     def _is_decided(self, ledger_id: int) -> bool:
-        """Whether a listed ledger certainly follows those before it: the list has their ends."""
+        """Return whether a listed ledger is certain to stay: all before it have their ends."""
         for listed in self._metadata.ledgers:
             if listed.ledger_id == ledger_id:
                 return True
@@ -374,26 +375,26 @@ class LogReader:
         return False
 
     async def _next_ledger(self) -> bool:
-        """Leave a ledger that is closed and was read to its end; False if none follows it yet."""
+        """Leave a closed ledger that was read to its end; return False if none follows it yet."""
         done = self._position.ledger_id
         await self._load()
         if done < self._metadata.removed_through:
             self._check_not_trimmed(done)
         if any(each.ledger_id == done and not each.is_closed for each in self._metadata.ledgers):
-            return False  # whoever closed it has yet to say so in the list
+            return False  # the client that closed it has yet to record that in the list
         if not self._go_on_behind(done):
             return False
         await self._leave_ledger()
         return True
 
     async def _pass_gone_ledger(self) -> None:
-        """The ledger has no metadata any more: it was removed, or it was empty."""
+        """Handle a ledger without metadata: it was removed, was empty, or lies in an object."""
         gone = self._position.ledger_id
         await self._leave_ledger()
         await self._load()
         listed = self._listed(gone)
         if listed is not None and listed.is_in_object:
-            return  # it lies in an object now
+            return  # it is in an object now
         if listed is not None:
             raise LogDataLossError(
                 f"{self.path}: ledger {gone} is listed, but its metadata is gone, and its entries "

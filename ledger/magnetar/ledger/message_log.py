@@ -1,11 +1,12 @@
-"""A log of messages without a broker: append messages as the owner, read them from anywhere.
+"""A log of messages without a broker: the owner appends messages, any process reads them.
 
-A thin face on `ManagedLog` and `LogReader`: the messages of one `append` become one entry, and a
-message's id is its entry and its place in it. Many appends may be under way at once; their outcomes
-come in the order of the calls.
+A thin interface over `ManagedLog` and `LogReader`. The messages of one `append` become one entry. A
+message's id is its entry and its index in that entry. Many appends may be pending at once; their
+outcomes come in the order of the calls.
 
-Who owns a log is decided by opening it: the last one to open it for writing is the owner, and every
-earlier one fails with LogFencedError from then on. Opening it again is up to the application.
+Opening a log decides who owns it: the last process to open it for writing is the owner. Every
+earlier owner fails with LogFencedError from then on. The application decides whether to open it
+again.
 
 Source: managed ledger, section 9.
 """
@@ -29,14 +30,14 @@ _ANY = MessageId(-1, -1, -1)
 
 
 class StoredMessage(NamedTuple):
-    """A message and its place in the log."""
+    """A message and its id in the log."""
 
     id: MessageId
     message: Message
 
 
 class _Append:
-    """One entry on its way; its outcome as a future."""
+    """The append of one entry; its outcome is a future."""
 
     def __init__(self, entry: bytes) -> None:
         self.payloads = (entry,)
@@ -72,7 +73,7 @@ class MessageLog:
 
         Raises:
             LogExistsError: open it, or choose another path.
-            As `ManagedLog.open`.
+            LedgerError: see `ManagedLog.open`.
         """
         return cls(await ManagedLog.create(client, store, path, config, clock=clock, random=random))
 
@@ -88,11 +89,11 @@ class MessageLog:
         random: random.Random,
         must_exist: bool = True,
     ) -> "MessageLog":
-        """Own a log: whoever owned it before can append nothing more.
+        """Take ownership of a log: the previous owner can append nothing more.
 
         Raises:
-            NoSuchLogError: there is none, and it `must_exist`.
-            As `ManagedLog.open`.
+            NoSuchLogError: the log does not exist, and `must_exist` is set.
+            LedgerError: see `ManagedLog.open`.
         """
         return cls(
             await ManagedLog.open(
@@ -102,7 +103,7 @@ class MessageLog:
 
     @property
     def managed_log(self) -> ManagedLog:
-        """The log below: positions, ledgers, the owner's reads."""
+        """The underlying log: positions, ledgers, the owner's reads."""
         return self._log
 
     def on_fenced(self, callback: Callable[[], None]) -> None:
@@ -110,12 +111,12 @@ class MessageLog:
         self._log.on_fenced(callback)
 
     async def append(self, messages: Sequence[Message]) -> list[MessageId]:
-        """Append messages as one entry: all of them, or none. Returns their ids, durable.
+        """Append messages as one entry, all or none; return their ids once they are durable.
 
         Raises:
             MessageTooLargeError: they do not fit an entry; nothing was appended.
-            LogFencedError, LogClosedError, LogTerminatedError: this handle appends nothing.
-            LogUnavailableError: not just now. They may be in the log nevertheless.
+            LogFencedError, LogClosedError, LogTerminatedError: this handle takes no appends.
+            LogUnavailableError: a temporary failure. The messages may be in the log nevertheless.
         """
         append = _Append(encode_messages(messages))
         self._log.append(append)
@@ -123,7 +124,7 @@ class MessageLog:
         return [MessageId(ledger_id, entry_id, at) for at in range(len(messages))]
 
     async def rotate(self) -> None:
-        """Go on in a new ledger; see `ManagedLog.rotate`."""
+        """Switch to a new ledger; see `ManagedLog.rotate`."""
         await self._log.rotate()
 
     async def shrink(self, before: MessageId) -> int:
@@ -135,19 +136,19 @@ class MessageLog:
         await self._log.terminate()
 
     async def close(self) -> None:
-        """Finish what is under way and close the log; see `ManagedLog.close`."""
+        """Finish pending appends and close the log; see `ManagedLog.close`."""
         await self._log.close()
 
 
 class MessageReader:
-    """Reads the messages of a log, as its owner or not. Make one with `open`."""
+    """Reads the messages of a log; it need not be the owner. Make one with `open`."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
         self._ahead: list[StoredMessage] = []
-        """Read and not returned yet, the next one last."""
+        """Messages that were read and not returned yet, the next one last."""
         self._start = _ANY
-        """Messages before it were asked not to be read."""
+        """Where reading starts: earlier messages of the first entry are skipped."""
 
     @classmethod
     async def open(
@@ -163,7 +164,7 @@ class MessageReader:
         """Open a log for reading from `start` on: a message, an entry, EARLIEST or LATEST.
 
         Raises:
-            As `LogReader.open`.
+            LedgerError: see `LogReader.open`.
         """
         position = start.position if isinstance(start, MessageId) else start
         reader = cls(
@@ -180,10 +181,10 @@ class MessageReader:
         return self._reader.is_at_end and not self._ahead
 
     async def seek(self, start: MessageId | Position) -> None:
-        """Go on reading at `start`.
+        """Continue at `start`.
 
         Raises:
-            As `LogReader.seek`.
+            LedgerError: see `LogReader.seek`.
         """
         await self._reader.seek(start.position if isinstance(start, MessageId) else start)
         self._begin_at(start)
@@ -193,12 +194,12 @@ class MessageReader:
         self._ahead.clear()
 
     async def read(self, *, messages_max: int = 1000, wait_s: float = 0.0) -> list[StoredMessage]:
-        """The next messages; waits up to `wait_s` for one. None: there is none so far.
+        """Return the next messages; wait up to `wait_s` for one. Empty if there is none so far.
 
         Raises:
             UnknownMessageFormatError: the next entry holds no messages of a known format. Seek
-                behind it to pass it over.
-            As `LogReader.read`.
+                behind it to skip it.
+            LedgerError: see `LogReader.read`.
         """
         while not self._ahead:
             entries = await self._reader.read(entries_max=messages_max, wait_s=wait_s)
@@ -211,7 +212,7 @@ class MessageReader:
         return taken
 
     async def _decode(self, entries: Sequence[LogEntry]) -> list[StoredMessage]:
-        """The messages of the entries up to one that is not understood, which is read again."""
+        """Decode the entries up to the first unreadable one, which the next call reads again."""
         found: list[StoredMessage] = []
         for position, payload in entries:
             try:
@@ -230,5 +231,5 @@ class MessageReader:
         return found
 
     async def close(self) -> None:
-        """End watches."""
+        """Close the reader, and end its watches."""
         await self._reader.close()

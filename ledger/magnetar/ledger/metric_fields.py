@@ -1,4 +1,4 @@
-"""How metrics are declared: fields of a dataclass that say what they are, for whoever exports them.
+"""Declaration of metrics: fields of a dataclass that carry a description for exporters.
 
     @dataclass(slots=True)
     class GcMetrics:
@@ -11,10 +11,10 @@
     metrics.round_s.observe(seconds)
     metrics.compactions["minor"] = metrics.compactions.get("minor", 0) + 1
 
-They are plain numbers, so that counting costs next to nothing; they belong to the event loop, and
-worker threads hand back what they measured. Names end in their unit (`_s`, `_bytes`); an export
-spells `_s` out as `_seconds` and adds `_total` to counters. A dataclass of metrics may hold others:
-the name of such a field comes before the names in it.
+Metrics are plain numbers, so counting costs next to nothing. They belong to the event loop; worker
+threads hand their measurements to it. Names end in their unit (`_s`, `_bytes`). An export spells
+`_s` out as `_seconds` and adds `_total` to counters. A dataclass of metrics may hold others; the
+name of such a field becomes a prefix of the names in it.
 
 Pure.
 """
@@ -52,23 +52,23 @@ _KEY = "metric"
 
 
 class Kind(StrEnum):
-    """What may be done with the number."""
+    """The kind of a metric."""
 
     COUNTER = "counter"
-    """Only grows, from zero at the start of the process."""
+    """A number that only grows, from zero at the start of the process."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
 
 class Histogram:
-    """Counts of values up to each bound, as Prometheus wants them (but not yet cumulative)."""
+    """Counts of values up to each bound, as Prometheus needs them (but not yet cumulative)."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...] = LATENCY_BOUNDS_S) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """One more than bounds: the last holds what is above them all."""
+        """One more than `bounds`: the last counts the values above all bounds."""
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -83,71 +83,71 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a field says of itself."""
+    """The declaration of a metric field."""
 
     kind: Kind
     text: str
     label: str = ""
-    """Empty: one number. Else a dictionary of numbers by the values of this label."""
+    """Label of a metric that is a dictionary of numbers by its values; empty for one number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric with its present value."""
+    """One metric with its current value."""
 
     name: str
-    """As declared: groups and field joined by `_`."""
+    """The declared name: groups and field joined by `_`."""
     declared: Declared
     value: float | Histogram | Mapping[str, float]
 
 
 def counter(text: str) -> int:
-    """A number that only grows. (The result is a dataclass field, whatever the type says.)"""
+    """Declare a number that only grows. (The result is a dataclass field, despite its type.)"""
     return field(default=0, metadata={_KEY: Declared(Kind.COUNTER, text)})
 
 
 def counter_s(text: str) -> float:
-    """Seconds that only grow."""
+    """Declare seconds that only grow."""
     return field(default=0.0, metadata={_KEY: Declared(Kind.COUNTER, text)})
 
 
 def gauge(text: str) -> int:
-    """A number that goes up and down."""
+    """Declare a number that goes up and down."""
     return field(default=0, metadata={_KEY: Declared(Kind.GAUGE, text)})
 
 
 def gauge_of(text: str) -> float:
-    """A share, or seconds, that go up and down."""
+    """Declare a share, or seconds, that go up and down."""
     return field(default=0.0, metadata={_KEY: Declared(Kind.GAUGE, text)})
 
 
 def histogram(text: str, bounds: tuple[float, ...] = LATENCY_BOUNDS_S) -> Histogram:
-    """How often which value was met; the bounds are seconds unless told otherwise."""
+    """Declare a distribution of values; the bounds are in seconds by default."""
     declared = Declared(Kind.HISTOGRAM, text)
     made: object = field(default_factory=lambda: Histogram(bounds), metadata={_KEY: declared})
     return cast(Histogram, made)
 
 
 def counter_by(label: str, text: str) -> dict[str, int]:
-    """Numbers that only grow, by the value of a label. The values must be few."""
+    """Declare numbers that only grow, by the value of a label. The values must be few."""
     declared = Declared(Kind.COUNTER, text, label)
     return cast(dict[str, int], field(default_factory=dict, metadata={_KEY: declared}))
 
 
 def gauge_by(label: str, text: str) -> dict[str, float]:
-    """Numbers that go up and down, by the value of a label. The values must be few."""
+    """Declare numbers that go up and down, by the value of a label. The values must be few."""
     declared = Declared(Kind.GAUGE, text, label)
     return cast(dict[str, float], field(default_factory=dict, metadata={_KEY: declared}))
 
 
 def group(made: type[T]) -> T:
-    """Metrics of a part, declared in a dataclass of its own."""
+    """Declare a group of metrics, which a dataclass of its own defines."""
     made_field: object = field(default_factory=made)
     return cast(T, made_field)
 
 
 def metrics_in(holder: object, prefix: str = "") -> Iterator[Metric]:
-    """All metrics of a dataclass and of the groups in it, in the order of their declaration."""
+    """Yield all metrics of a dataclass and of the groups in it, in order of declaration."""
     assert is_dataclass(holder)
     for each in fields(holder):
         value = getattr(holder, each.name)

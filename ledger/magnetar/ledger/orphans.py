@@ -1,19 +1,20 @@
-"""The orphan sweep: finds ledgers that nobody refers to any more, and deletes them when told to.
+"""The orphan sweep: finds ledgers that no owner refers to any more, and deletes them on request.
 
-A ledger is left behind when its owner dies, or loses its reply, between creating the ledger and
-naming it, or between forgetting it and deleting it. Its custom metadata says which component made
-it, and for whom. It is an *orphan* if that owner certainly does not name it and it is older than a
-long grace period; every doubt keeps it: metadata that cannot be read, an owner that does not
-answer, a component that is not known here, a clock that disagrees.
+A ledger is left behind when its owner dies, or loses a reply, at one of two moments: between
+creating the ledger and naming it, or between unlisting it and deleting it. Its custom metadata says
+which component made it, and for which owner. It is an *orphan* if that owner certainly does not
+name it and it is older than a long grace period. Every doubt keeps it: unreadable metadata, an
+owner that does not answer, an unknown component, clocks that disagree.
 
-A clock that is ahead would make every ledger old, also one that its owner is about to name. So the
-time is asked of the metadata store too, and nothing is judged unless the two agree (`agreed_ms`).
-Its creator's clock may have been behind: a ledger is no older than its node, by the store's clock.
-The embedded store keeps no times, and needs none: all who use it are on one machine.
+A clock that is ahead would make every ledger look old, even one that its owner is about to name. So
+the metadata store is asked for the time, too, and nothing is judged unless the two agree
+(`agreed_ms`). The creator's clock may have been behind, so a ledger is no older than its node, by
+the store's clock. The embedded store keeps no times, and needs none: all its users are on one
+machine.
 
-An orphan that is still OPEN is not deleted but sealed: it becomes IN_RECOVERY, which makes a writer
-that still holds it withdraw, and the next sweep deletes it if it is an orphan then, too. An owner
-that woke up late and named it meanwhile finds an empty ledger, and not one that is missing.
+An orphan that is still OPEN is not deleted but sealed: it becomes IN_RECOVERY, which makes its
+writer withdraw if there still is one. The next sweep deletes it if it is still an orphan. An owner
+that woke up late and named it meanwhile finds an empty ledger instead of a missing one.
 
 Source: ledger protocol, section 2.1 (custom metadata), rule 3.3.
 """
@@ -42,39 +43,39 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 
 GRACE_MS_MIN = 60 * 60 * 1000
-"""No creation takes this long from its first write to the owner's: a shorter grace is refused."""
+"""Lower limit of the grace period, far above the time from a creation to the owner's write."""
 
 GRACE_MS_DEFAULT = 72 * 60 * 60 * 1000
-"""Long enough for somebody to look into a failure before its traces go."""
+"""Long enough for an operator to look into a failure before its traces are deleted."""
 
 CLOCKS_APART_MS_MAX = 5 * 60 * 1000
-"""Further apart, one of the clocks is wrong. Much less than the shortest grace."""
+"""If the clocks are further apart, one is wrong. Much less than the shortest grace period."""
 
 IsReferred = Callable[[LedgerMetadata], Awaitable[bool]]
 """Asks the owner in the ledger's custom metadata whether it names the ledger.
 
 Raises:
-    OwnerUnclearError, LedgerError: the owner cannot be asked, or its answer cannot be understood.
+    OwnerUnclearError, LedgerError: the owner cannot be asked, or its answer is not understood.
 """
 
 
 class Verdict(Enum):
-    """What the sweep thinks of a ledger. Printed by name, never rename."""
+    """The sweep's verdict on a ledger. Printed by name, never rename."""
 
     IN_USE = "in_use"
     TOO_YOUNG = "too_young"
-    """Not judged: its owner may be about to name it."""
+    """Not judged yet: its owner may be about to name it."""
     UNDECIDED = "undecided"
-    """Kept: see the reason."""
+    """Kept because of a doubt, which `Finding.reason` gives."""
     ORPHAN = "orphan"
     SEALED = "sealed"
-    """An orphan that was OPEN; the next sweep deletes it."""
+    """An OPEN orphan that is now IN_RECOVERY; the next sweep deletes it."""
     DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One ledger and what became of it."""
+    """The verdict on one ledger."""
 
     ledger_id: int
     verdict: Verdict
@@ -83,7 +84,7 @@ class Finding:
 
 
 class OrphanSweep:
-    """Goes through all ledgers of a root."""
+    """Checks all ledgers of a root."""
 
     def __init__(
         self,
@@ -93,9 +94,10 @@ class OrphanSweep:
         now_ms: int,
         grace_ms: int = GRACE_MS_DEFAULT,
     ) -> None:
-        """
+        """Prepare a sweep.
+
         Args:
-            owners: whom to ask, by the `component` of the ledgers' custom metadata.
+            owners: the check for each `component` of the ledgers' custom metadata.
             now_ms: wall clock; see `agreed_ms`.
 
         Raises:
@@ -109,17 +111,17 @@ class OrphanSweep:
         self._grace_ms = grace_ms
 
     async def run(self, *, delete: bool = False) -> AsyncIterator[Finding]:
-        """Judge every ledger, in the order of their ids; delete orphans only if told to.
+        """Judge every ledger, in the order of their ids; delete orphans only if `delete` is set.
 
         Raises:
-            MetadataError, LedgerLayoutError: the ledgers cannot be listed. What was found before
-                holds.
+            MetadataError, LedgerLayoutError: the ledgers cannot be listed. Earlier findings remain
+                valid.
         """
         async for ledger_id in self._manager.ledger_ids():
             try:
                 ledger = await self._manager.read(ledger_id)
             except NoSuchLedgerError:
-                continue  # Deleted since it was listed.
+                continue  # Deleted since the listing.
             except (InvalidLedgerMetadataError, MetadataError) as error:
                 yield Finding(ledger_id, Verdict.UNDECIDED, str(error), {})
                 continue
@@ -157,7 +159,7 @@ class OrphanSweep:
                 return replace(finding, verdict=Verdict.SEALED)
             await self._manager.delete(metadata.ledger_id, version=ledger.version)
         except NoSuchLedgerError:
-            pass  # Somebody else deleted it: that is what was wanted.
+            pass  # Another client deleted it, which is the intended result.
         except BadVersionError:
             return replace(
                 finding, verdict=Verdict.UNDECIDED, reason="its metadata changed meanwhile"
@@ -170,14 +172,14 @@ class OrphanSweep:
 
 
 async def agreed_ms(store: MetadataStore, clock: Clock) -> int:
-    """The time on which this machine and the metadata store agree: the earlier of the two.
+    """Return the time on which this machine and the metadata store agree: the earlier of the two.
 
     Raises:
-        ClocksApartError: they do not. Retrying helps when the wrong clock is set.
+        ClocksApartError: they do not agree. Retry after the wrong clock is set.
         MetadataError
     """
     asked_ms = clock.wall_ms()
-    # Only a node that is written now has the time of now; it goes with the session at the latest.
+    # Only a newly written node has the current time. It ends with the session at the latest.
     path = await store.create("/orphan-sweep-", ephemeral=True, sequential=True)
     store_ms = (await store.get(path)).created_ms
     with suppress(MetadataError):
@@ -199,7 +201,7 @@ def _time(milliseconds: int) -> str:
 
 
 def log_refers(store: MetadataStore) -> IsReferred:
-    """Asks the managed log that the ledger was made for (component "managed-log")."""
+    """Return a check that asks the managed log of the ledger (component "managed-log")."""
 
     async def is_referred(metadata: LedgerMetadata) -> bool:
         path = metadata.custom_metadata.get("log")
@@ -210,7 +212,7 @@ def log_refers(store: MetadataStore) -> IsReferred:
         except NoNodeError:
             return False  # The log was deleted.
         ledgers = LogMetadata.from_json(node.value, path=path).ledgers
-        # Of what lies in an object only, the log needs no ledger: its deletion was broken off.
+        # The log does not need a ledger that is in an object only: its deletion was interrupted.
         return any(
             ledger.ledger_id == metadata.ledger_id and not ledger.is_in_object_only
             for ledger in ledgers

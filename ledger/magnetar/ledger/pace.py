@@ -1,11 +1,11 @@
-"""Pacing: how long to wait so that work goes no faster than it may. Pure."""
+"""Pacing: how long work must wait to stay below a rate. Pure."""
 
 
 class Pace:
-    """At most `per_s` units a second (0: no bound), in the long run exactly that.
+    """At most `per_s` units a second (0: no limit), and exactly that rate in the long run.
 
-    Waits are not asked for before they are worth it: a timer is late by as much as a millisecond,
-    and thousands of them would cost more than the work that they spread.
+    Short waits are saved up until they are worth it. A timer may be a millisecond late, and
+    thousands of timers would cost more than the work that they spread.
     """
 
     def __init__(self, per_s: float, *, wait_s_min: float = 0.02) -> None:
@@ -15,9 +15,9 @@ class Pace:
         self._paid_until_s = float("-inf")
 
     def take(self, units: float, now_s: float) -> float:
-        """Account for work that was done, or is about to be; returns how long to wait, in seconds.
+        """Account for work that was done, or is about to be; return how long to wait, in seconds.
 
-        Time in which nothing was done is not saved up: work that was idle goes no faster later.
+        Idle time is not saved up: work that was idle goes no faster later.
         """
         if self._per_s == 0:
             return 0.0

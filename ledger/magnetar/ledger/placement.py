@@ -1,12 +1,12 @@
 """Placement: choose the bookies of an ensemble, and the replacement of a failed member.
 
-The order of an ensemble is part of placement: entry e lies on the members `(e + k) mod E` for k
-below Qw, so a failure domain (rack, zone) must be looked at for each run of Qw consecutive members,
-the last of which wraps around to the first. `RandomPlacement` knows no domains;
+The order of an ensemble is part of placement: entry e is stored on the members `(e + k) mod E` for
+k below Qw. So failure domains (racks, zones) must be checked for each run of Qw consecutive
+members; the last runs wrap around to the first member. `RandomPlacement` knows no domains;
 `placement_domains.py` spreads every write set over racks or zones.
 
-All choices come from the injected random. A placement holds no connection and does no I/O.
-Source: ledger protocol, section 5; auto-recovery, section 7.
+All choices come from the injected random. A placement holds no connection and does no I/O. Source:
+ledger protocol, section 5; auto-recovery, section 7.
 """
 
 import random
@@ -18,8 +18,8 @@ from magnetar.ledger.registration import BookieInfo
 
 
 class Placement(Protocol):
-    """Chooses bookies. `bookies` are the writable ones; of these, `excluded` are never chosen and
-    `avoided` (quarantined) only as far as nothing else is left.
+    """Chooses bookies. `bookies` are the writable ones. Those in `excluded` are never chosen; those
+    in `avoided` (quarantined) only if no others are left.
     """
 
     def choose_ensemble(
@@ -32,8 +32,9 @@ class Placement(Protocol):
         excluded: Collection[str] = (),
         avoided: Collection[str] = (),
     ) -> tuple[str, ...]:
-        """Distinct bookies for a new ensemble, in the order of their places: `ensemble_size` of
-        them, or fewer only if the placement was told so (`OpportunisticStriping`).
+        """Choose distinct bookies for a new ensemble, in the order of their places. Return
+        `ensemble_size` bookies, or fewer only from a placement that may do so
+        (`OpportunisticStriping`).
 
         Raises:
             NotEnoughBookiesError: says what is missing.
@@ -51,7 +52,7 @@ class Placement(Protocol):
         excluded: Collection[str] = (),
         avoided: Collection[str] = (),
     ) -> str:
-        """A bookie for the place `index` of the ensemble, not one of its members.
+        """Choose a bookie for the place `index` of the ensemble, not one of its members.
 
         Raises:
             NotEnoughBookiesError: says what is missing.
@@ -60,7 +61,7 @@ class Placement(Protocol):
 
 
 class RandomPlacement:
-    """Any bookies, so that load spreads evenly."""
+    """Chooses bookies at random, so that load spreads evenly."""
 
     def __init__(self, random: random.Random) -> None:
         self._random = random
@@ -110,9 +111,9 @@ class RandomPlacement:
 
 
 class OpportunisticStriping:
-    """Settles for fewer bookies than asked for, down to the write quorum, in a new ensemble.
+    """Accepts a smaller new ensemble than requested, down to the write quorum, if bookies are few.
 
-    Striping (E above Qw) spreads load and is no matter of safety; every entry still has Qw copies.
+    Striping (E above Qw) spreads load and does not affect safety: every entry still has Qw copies.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -174,8 +175,8 @@ class OpportunisticStriping:
 def candidates(
     bookies: Mapping[str, BookieInfo], *, excluded: Collection[str], avoided: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """The bookies to choose from: the good ones, and those to avoid. Sorted, since the same seed
-    must give the same choice whatever order they came in.
+    """Return the bookies to choose from: good ones and avoided ones. Both are sorted, since the
+    same seed must give the same choice whatever order they came in.
     """
     usable = [name for name in sorted(bookies) if name not in excluded]
     good = [name for name in usable if name not in avoided]

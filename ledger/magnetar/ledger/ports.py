@@ -1,8 +1,8 @@
 """The ports to the outside world: clock, network, disk and worker threads.
 
-Everything that is not a pure function of its inputs reaches the code through one of these, so that
-the simulator can replace them: virtual time, an in-memory network, a disk that loses what was not
-synced. Randomness is passed as a `random.Random`. The production versions are in `system.py`.
+All code that is not a pure function of its inputs uses these ports. So the simulator can replace
+them: virtual time, an in-memory network, a disk that loses unsynced data. Randomness is passed as a
+`random.Random`. The production versions are in `system.py`.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ class Clock(Protocol):
     def monotonic_s(self) -> float: ...
 
     def boot_s(self) -> float:
-        """Monotonic time that runs on while the machine is suspended: for deadlines that others
-        count by clocks of their own."""
+        """Return monotonic time that continues while the machine is suspended: for deadlines that
+        other machines count by their own clocks."""
         ...
 
     def wall_ms(self) -> int: ...
@@ -34,7 +34,7 @@ class Listener(Protocol):
     def port(self) -> int: ...
 
     async def close(self) -> None:
-        """Stop accepting; connections that exist stay."""
+        """Stop accepting; existing connections stay open."""
         ...
 
 
@@ -47,26 +47,26 @@ class Network(Protocol):
         """Connect and return the transport; the factory's protocol got `connection_made`.
 
         Raises:
-            ConnectionError, TimeoutError: nobody answered.
+            ConnectionError, TimeoutError: the peer did not answer.
         """
         ...
 
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
     ) -> Listener:
-        """Listen; port 0 lets the system choose.
+        """Listen on an address; port 0 lets the system choose.
 
         Raises:
-            OSError: the address is taken or not ours.
+            OSError: the address is taken, or does not belong to this machine.
         """
         ...
 
 
 class File(Protocol):
-    """An open file. All calls block; they run on a worker, or at start-up."""
+    """An open file. All calls block; call them on a worker, or at start-up."""
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Write all the buffers at the end; returns the offset of the first byte.
+        """Write all buffers at the end; return the offset of the first byte.
 
         Raises:
             OSError: nothing may be assumed about what reached the file.
@@ -74,7 +74,7 @@ class File(Protocol):
         ...
 
     def write_at(self, data: Buffer, offset: int) -> None:
-        """Overwrite, or extend, in place. Only for files opened with `Disk.update`.
+        """Overwrite or extend the file in place. Only for files opened with `Disk.update`.
 
         A crash before `datasync` leaves any mixture of old and new bytes.
 
@@ -84,27 +84,28 @@ class File(Protocol):
         ...
 
     def preallocate(self, size: int) -> None:
-        """Make room on the disk up to `size` bytes; reads as zeros until `append` overwrites it.
+        """Reserve disk space up to `size` bytes; it reads as zeros until `append` overwrites it.
 
         A hint that makes `datasync` cheaper, since it then has no new blocks to record. `append`
-        goes on where it was; `size` does not count the room; that of the file opened again does.
+        continues at its old offset. The property `size` does not count the reserved space, but does
+        when the file is opened again.
 
         Raises:
-            OSError: no room; what was appended is untouched.
+            OSError: there is no space; appended data is untouched.
         """
         ...
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read up to `size` bytes at `offset`; shorter only at the end of the file."""
+        """Read up to `size` bytes at `offset`; fewer only at the end of the file."""
         ...
 
     def read_once(self, size: int, offset: int) -> bytes:
-        """Read like `pread`, and hint that the caller keeps what it read: nobody else need."""
+        """Read like `pread`, and hint that the caller caches the data, so the system need not."""
         ...
 
     def pread_now(self, size: int, offset: int) -> bytes | None:
-        """Read what is in memory already, for use on the event loop. None if the disk would have to
-        be waited for, if less is there, or if the system cannot tell."""
+        """Read data that is in memory already, for use on the event loop. None if the read would
+        wait for the disk, if the file has fewer bytes there, or if the system cannot tell."""
         ...
 
     def datasync(self) -> None:
@@ -115,7 +116,7 @@ class File(Protocol):
         ...
 
     def drop_cache(self) -> None:
-        """Hint that what is synced need not stay in memory: it is not read again soon."""
+        """Hint that synced data need not stay in memory, since it is not read again soon."""
         ...
 
     @property
@@ -125,7 +126,7 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A held lock on a file; released by `release` or by the death of the process."""
+    """A held lock on a file; released by `release` or when the process dies."""
 
     def release(self) -> None: ...
 
@@ -134,7 +135,7 @@ class Disk(Protocol):
     """Files and directories. Paths are absolute strings. All calls block."""
 
     def create(self, path: str) -> File:
-        """Create a new file for appending and reading; FileExistsError if there is one."""
+        """Create a new file for appending and reading; FileExistsError if it exists."""
         ...
 
     def open(self, path: str) -> File:
@@ -142,14 +143,14 @@ class Disk(Protocol):
         ...
 
     def reuse(self, path: str) -> File:
-        """Open an existing file to be written anew from its start.
+        """Open an existing file to be rewritten from its start.
 
-        What it holds stays until it is overwritten, and counts as room that is preallocated.
+        The old content stays until it is overwritten, and counts as preallocated space.
         """
         ...
 
     def update(self, path: str) -> File:
-        """Open a file to be read and written in place; it is made if there is none."""
+        """Open a file to be read and written in place; create it if it does not exist."""
         ...
 
     def read_file(self, path: str) -> bytes: ...
@@ -163,13 +164,13 @@ class Disk(Protocol):
     def remove(self, path: str) -> None: ...
 
     def list(self, directory: str) -> list[str]:
-        """Names in a directory, sorted; FileNotFoundError if there is no such directory."""
+        """List the names in a directory, sorted; FileNotFoundError if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents, durably; fine if it is there already."""
+        """Create a directory and its parents, durably; fine if it exists."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -177,15 +178,15 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Room that is left on the file system of a path."""
+        """Return the free space of the file system of a path."""
         ...
 
     def total_bytes(self, path: str) -> int:
-        """Size of the file system of a path."""
+        """Return the size of the file system of a path."""
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take an exclusive lock on the file, created if needed; BlockingIOError if held."""
+        """Lock the file exclusively; create it if needed. BlockingIOError if it is held."""
         ...
 
 
@@ -199,45 +200,45 @@ class Worker(Protocol):
         ...
 
     async def run(self, call: Callable[[], T]) -> T:
-        """`submit` as an awaitable."""
+        """Run `call` on the worker; return its result or raise its error."""
         ...
 
     def close(self) -> None:
-        """Finish what was submitted, then end. Blocks until the worker is gone."""
+        """Finish the submitted calls, then end the worker. Blocks until it is gone."""
         ...
 
 
 class ObjectPlace(NamedTuple):
-    """Where the object of a ledger is, and which one it must be."""
+    """Location and identity of the object of a ledger."""
 
     store: str
     """Name of the object store in the settings of the process."""
     key: str
     ledger_id: int
     attempt: str
-    """Hex of 16 bytes: which try to copy the ledger it is."""
+    """Hex of 16 bytes: identifies the attempt to copy the ledger."""
 
 
 class ObjectLedger(Protocol):
     """A handle for reading a closed ledger from its object."""
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> list[bytes]:
-        """Payloads of entries `first`.. in order: at least one, at most up to `last`, about
-        `bytes_max` bytes. Their checksums are right.
+        """Read payloads from entry `first` on, in order: at least one, at most up to `last`, and
+        about `bytes_max` bytes. Their checksums are verified.
 
         Raises:
-            ObjectError: the store cannot give them, or gives something else.
+            ObjectError: the store cannot return them, or returns wrong bytes.
         """
         ...
 
     def entries_after(self, publish_ms: int) -> range:
-        """The ids of entries among which the first one is that was published at or after a time (ms
-        since 1970): all before them are older. Empty, and behind the last entry: all are older. By
-        the object's index; nothing is read."""
+        """Return ids of entries that include the first one published at or after a time, in ms
+        since 1970. All entries before the range are older. An empty range behind the last entry
+        means that all are older. Uses the object's index; reads nothing."""
         ...
 
     async def close(self) -> None:
-        """Give back what it holds of the bounds that all share. Reads that are under way go on."""
+        """Return this handle's part of the shared limits. Reads in progress continue."""
         ...
 
 
@@ -245,11 +246,12 @@ class ObjectLedgers(Protocol):
     """Access to the ledgers in the object stores that this process knows."""
 
     async def open(self, place: ObjectPlace, *, password: bytes) -> ObjectLedger:
-        """
+        """Open a ledger that lies in an object store.
+
         Args:
             password: of the ledger.
 
         Raises:
-            ObjectError: there is no such store, or object, or no answer just now.
+            ObjectError: the store or the object does not exist, or there is no answer just now.
         """
         ...

@@ -1,14 +1,14 @@
 """Positions in a managed log: (ledger id, entry id), ordered lexicographically.
 
-Source: the managed-ledger model of Apache Pulsar. A position with entry id -1 stands before the
-first entry of its ledger. Nothing here does I/O or knows which ledgers exist.
+A position with entry id -1 is before the first entry of its ledger. Nothing here does I/O or knows
+which ledgers exist. Source: the managed-ledger model of Apache Pulsar.
 """
 
 from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """One entry of a managed log. Tuples compare lexicographically, which is log order."""
+    """A position in a managed log. Tuples compare lexicographically, which is log order."""
 
     ledger_id: int
     entry_id: int

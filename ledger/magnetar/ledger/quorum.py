@@ -1,36 +1,37 @@
 """Quorum arithmetic: write sets and the coverage that fencing needs. Pure.
 
 An entry `e` goes to the ensemble's members at indices (e + k) mod E, k = 0..Qw-1. So there are only
-E distinct write sets, however long the ledger grows, and every rule about "enough bookies" is a
-rule about each of them. Source: BookKeeper's protocol, docs/glossary.md.
+E distinct write sets, however long the ledger grows. Every rule about "enough bookies" is a rule
+about each of them. Source: BookKeeper's protocol, docs/glossary.md.
 """
 
 from collections.abc import Iterator, Set
 
 
 def write_set(entry_id: int, *, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
-    """Ensemble indices that store the entry, in the order in which they are asked."""
+    """Return the ensemble indices that store the entry, in the order in which they are asked."""
     return tuple((entry_id + k) % ensemble_size for k in range(write_quorum))
 
 
 def is_in_write_set(index: int, entry_id: int, *, ensemble_size: int, write_quorum: int) -> bool:
-    """Whether the member at `index` stores the entry."""
+    """Return whether the member at `index` stores the entry."""
     return (index - entry_id) % ensemble_size < write_quorum
 
 
 def stored_ranges(
     index: int, first: int, last: int, *, ensemble_size: int, write_quorum: int
 ) -> Iterator[tuple[int, int]]:
-    """Of the entries `first` to `last`, those that the member at `index` stores: inclusive ranges,
-    ascending. Modulo the ensemble's size they are the ids index - Qw + 1 to index, so that where a
-    write set is smaller than its ensemble there are as many ranges as turns around it.
+    """Yield the ranges of `first` to `last` that the member at `index` stores, inclusive, in order.
+
+    Modulo the ensemble's size, they are the ids index - Qw + 1 to index. If a write set is smaller
+    than its ensemble, there is one range per turn around the ensemble.
     """
     if write_quorum == ensemble_size:
         yield first, last
         return
-    # The turn that ends at or behind `first`.
+    # The turn around the ensemble that ends at or behind `first`.
     end = first + (index - first) % ensemble_size
-    if end - first >= write_quorum:  # `first` lies before this turn's begin
+    if end - first >= write_quorum:  # `first` is before the start of this turn
         first = end - write_quorum + 1
     while first <= last:
         yield first, min(end, last)
@@ -39,7 +40,7 @@ def stored_ranges(
 
 
 def write_sets(*, ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:
-    """The E distinct write sets."""
+    """Return the E distinct write sets."""
     return [
         write_set(e, ensemble_size=ensemble_size, write_quorum=write_quorum)
         for e in range(ensemble_size)
@@ -47,10 +48,10 @@ def write_sets(*, ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]
 
 
 class Coverage:
-    """Counts bookies that confirmed a property, per write set.
+    """Counts the bookies that confirmed a property, per write set.
 
-    Covered means: in every write set at least Qw - Qa + 1 members confirmed, hence fewer than Qa
-    did not. Only an explicit confirmation counts; an error or a silence never does (rule 7.2).
+    Covered means: in every write set at least Qw - Qa + 1 members confirmed, so fewer than Qa did
+    not. Only an explicit confirmation counts. An error or a missing answer never does (rule 7.2).
     """
 
     def __init__(self, *, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:

@@ -1,11 +1,10 @@
-"""The ledger reader: ranges of entries, bounded by what is confirmed, and following a ledger that
-somebody else is writing.
+"""The ledger reader: reads ranges of confirmed entries, and follows a ledger that is being written.
 
-A closed ledger is readable to its end. Of one that is open or in recovery, everything is readable
-up to the last add confirmed that was proven to this handle (`read_bound.py`): by asking all members
-of the last ensemble (`lac_reads.py`), by long polls at them (`lac_poller.py`), or by the metadata,
-which tells of closes and of new fragments (`metadata_follower.py`). The LAC in a READ reply moves
-nothing: no digest protects it (`bookie_requests.py`).
+A closed ledger is readable to its end. A ledger that is open or in recovery is readable up to the
+last add confirmed (LAC) that was proven to this handle (`read_bound.py`). There are three proofs:
+answers from all members of the last ensemble (`lac_reads.py`), long polls (`lac_poller.py`), and
+the metadata, which shows closes and new fragments (`metadata_follower.py`). The LAC in a READ reply
+proves nothing: no digest protects it (`bookie_requests.py`).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,14 +32,14 @@ from magnetar.ledger.reading.replica_order import replica_order
 T = TypeVar("T")
 
 READ_BYTES = 1 << 20
-"""About as much is read at once, unless the caller says otherwise."""
+"""Approximate bytes of one read, unless the caller sets another limit."""
 
 
 class LedgerReader:
     """A handle for reading one ledger.
 
     A handle that followed its ledger (`read_last_add_confirmed`, `wait_beyond`, `follow`, `watch`)
-    watches its metadata and must be closed. One that only reads need not be.
+    watches its metadata and must be closed. A handle that only reads need not be closed.
     """
 
     def __init__(self, ledger: VersionedLedger, parts: ClientParts, *, rng: Random) -> None:
@@ -60,13 +59,13 @@ class LedgerReader:
         self._poller: LacPoller | None = None
         self._tail_first = 0
         self._tail: list[bytes] = []
-        """Entries that came along with a long poll, from `_tail_first` on; served once."""
+        """Entries that arrived with a long poll, from `_tail_first` on; served once."""
         self._end: LedgerError | None = None
-        """Why this handle follows no more."""
+        """The error that ended following; None while the handle can follow."""
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The latest value that this handle knows."""
+        """The latest metadata that this handle knows."""
         return self._follower.current
 
     @property
@@ -75,26 +74,26 @@ class LedgerReader:
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest readable entry id: the last entry of a closed ledger, -1 if there is none. It
-        never goes back."""
+        """Highest readable entry id; -1 if there is none. For a closed ledger, its last entry. The
+        value never decreases."""
         return self._bound.last_entry_id
 
     @property
     def is_ledger_closed(self) -> bool:
-        """The ledger has ended, as far as this handle knows: `last_add_confirmed` is its end."""
+        """Whether this handle knows that the ledger has ended: `last_add_confirmed` is its end."""
         return self._bound.is_final
 
     # Reading
 
     async def read(self, first: int, last: int, *, bytes_max: int = READ_BYTES) -> list[bytes]:
-        """Payloads of entries `first`.. in order: at least one, at most up to `last`, about
-        `bytes_max` bytes. Call again for the rest.
+        """Read payloads from entry `first` on, in order: at least one, at most up to `last`, and
+        about `bytes_max` bytes. Call again for the rest.
 
         Raises:
             BeyondLastConfirmedError: `last` is above `last_add_confirmed`; nothing was sent.
             NoSuchEntryError: every replica is certain not to have entry `first`.
             BookieUnavailableError, DigestMismatchError: no replica could serve it just now.
-            NoSuchLedgerError: the same, and the ledger was deleted.
+            NoSuchLedgerError: no replica could serve it, and the ledger was deleted.
         """
         self._bound.check(last)
         if self._tail and self._tail_first == first:
@@ -113,12 +112,12 @@ class LedgerReader:
         )
 
     async def read_unconfirmed(self, entry_id: int) -> bytes:
-        """Payload of one entry that a bookie has, whether it is confirmed or not. A recovery of the
-        ledger may drop an unconfirmed one.
+        """Read the payload of one entry that a bookie has, confirmed or not. A recovery of the
+        ledger may drop an unconfirmed entry.
 
         Raises:
             NoSuchEntryError: every replica is certain not to have it.
-            BookieUnavailableError, DigestMismatchError, NoSuchLedgerError: as `read`.
+            BookieUnavailableError, DigestMismatchError, NoSuchLedgerError: see `read`.
         """
         payloads = await self._where_they_lie(
             lambda metadata: self._parts.fetcher.fetch(
@@ -128,21 +127,21 @@ class LedgerReader:
         return payloads[0]
 
     async def length_at(self, entry_id: int) -> int:
-        """Payload bytes of the ledger up to and including an entry.
+        """Return the payload bytes of the ledger up to and including an entry.
 
         Raises:
-            As `read`.
+            LedgerError: see `read`.
         """
         return await self._where_they_lie(
             lambda metadata: self._parts.fetcher.length_at(metadata, entry_id)
         )
 
     async def read_packets(self, first: int, last: int, *, bytes_max: int = READ_BYTES) -> Packets:
-        """Packets of entries `first`.. of a closed ledger, as the bookies have them; their digests
-        are right. At least one, at most up to `last`, about `bytes_max` bytes.
+        """Read packets of a closed ledger from entry `first` on, as the bookies store them, with
+        verified digests: at least one, at most up to `last`, and about `bytes_max` bytes.
 
         Raises:
-            As `read`.
+            LedgerError: see `read`.
         """
         return await self._where_they_lie(
             lambda metadata: self._parts.fetcher.fetch_packets(
@@ -160,17 +159,17 @@ class LedgerReader:
                     raise
 
     async def _has_moved(self, metadata: LedgerMetadata, error: LedgerError) -> bool:
-        """After a failed read: whether the entries lie elsewhere by now (rule 2.6, D23).
+        """Return whether other bookies hold the entries now, after a failed read (rule 2.6, D23).
 
         Raises:
-            NoSuchLedgerError: they are deleted.
+            NoSuchLedgerError: the ledger was deleted.
         """
         try:
             await self._follower.look()
         except NoSuchLedgerError as deleted:
             raise deleted from error
         except LedgerError:
-            return False  # not known; the failed read is what the caller should hear of
+            return False  # not known: report the failed read to the caller
         return self.metadata.ensembles != metadata.ensembles
 
     def _take_tail(self, last: int, bytes_max: int) -> list[bytes]:
@@ -187,13 +186,13 @@ class LedgerReader:
     # Following
 
     def watch(self) -> None:
-        """Follow the metadata from now on: ends, new fragments and moved replicas are noticed
-        without a failed read. Needs `close`."""
+        """Watch the metadata from now on: the end of the ledger, new fragments and moved replicas
+        are noticed without a failed read. The handle must then be closed."""
         self._check_follows()
         self._follower.watch()
 
     async def read_last_add_confirmed(self) -> int:
-        """Ask all members of the last ensemble, and return what may be read now.
+        """Ask all members of the last ensemble, and return the highest readable entry id.
 
         Raises:
             BookieUnavailableError: too few members answered to tell (rule 9.5).
@@ -203,11 +202,10 @@ class LedgerReader:
         return await self._read_lac(None)
 
     async def try_read_last_add_confirmed(self) -> int:
-        """Ask the bookies for the last add confirmed, and return on the first news: a later one may
-        exist.
+        """Ask for the last add confirmed; return at the first higher one. A later one may exist.
 
         Raises:
-            As `read_last_add_confirmed`, when there is no news.
+            LedgerError: see `read_last_add_confirmed`; only if no answer brings a higher one.
         """
         return await self._read_lac(self._bound.last_entry_id)
 
@@ -222,7 +220,7 @@ class LedgerReader:
 
     async def wait_beyond(self, entry_id: int, *, timeout_s: float) -> int:
         """Wait until an entry above `entry_id` is confirmed, the ledger is closed, or the time is
-        up; returns `last_add_confirmed`.
+        up; return `last_add_confirmed`.
 
         Raises:
             BookieUnavailableError: the time is up, and fewer than E - Qa + 1 members of the last
@@ -248,12 +246,12 @@ class LedgerReader:
     async def follow(
         self, from_entry_id: int = 0, *, bytes_max: int = READ_BYTES
     ) -> AsyncIterator[list[bytes]]:
-        """Batches of payloads from an entry on, in order, each as soon as it is readable; ends at
-        the end of the ledger, which is when somebody closes it.
+        """Yield batches of payloads from an entry on, in order, each as soon as it is readable. The
+        iteration ends when the ledger is closed and all its entries were yielded.
 
         Raises:
-            BookieUnavailableError, DigestMismatchError, MetadataError: just now; follow again from
-                the entry behind the last one that came.
+            BookieUnavailableError, DigestMismatchError, MetadataError: a temporary failure; follow
+                again from the entry behind the last one that was yielded.
             NoSuchLedgerError, NoSuchEntryError, LedgerClosedError
         """
         next_id = from_entry_id
@@ -268,11 +266,11 @@ class LedgerReader:
                 await self.wait_beyond(next_id - 1, timeout_s=self._parts.settings.follow_wait_s)
 
     async def close(self) -> None:
-        """Follow no more; who waits gets `LedgerClosedError`. Closing twice is fine."""
+        """Stop following; waiting calls fail with `LedgerClosedError`. Closing twice is fine."""
         self._follower.close()
         self._fail(LedgerClosedError(f"the reader of ledger {self.ledger_id} is closed"))
 
-    # What comes in
+    # Incoming replies and events
 
     def _check_follows(self) -> None:
         if self._end is not None:

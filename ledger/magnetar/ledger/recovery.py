@@ -1,24 +1,25 @@
-"""Ledger recovery: a reader closes a ledger whose writer is gone, or makes sure that it is.
+"""Ledger recovery: a reader fences a ledger against its writer, and closes it.
 
-The steps of section 8 of the ledger protocol. `M` is the metadata as it stood when the ledger went
-IN_RECOVERY; it does not change for the whole recovery.
+The steps of section 8 of the ledger protocol. `M` is the metadata from the moment that the ledger
+went IN_RECOVERY; it does not change during the recovery.
 
 1. CAS to IN_RECOVERY (several recoverers may run; the closing CAS decides between them).
-2. Fence every write set of M's last fragment: LAC reads with the fence flag, until in each of them
-   at least Qw - Qa + 1 members confirmed. From then on no ordinary add can reach its ack quorum.
+2. Fence every write set of M's last fragment. Send LAC reads with the fence flag, until at least
+   Qw - Qa + 1 members of each write set confirmed. From then on no ordinary add can reach its ack
+   quorum.
 3. From the highest LAC on, read entry after entry with the fence flag from M's ensemble
-   (`recovery_reads.py`). One good copy makes an entry recoverable; Qw - Qa + 1 explicit negatives
-   end the ledger; anything else is unknown and aborts. An error is never taken for an absence
+   (`recovery_reads.py`). One good copy makes an entry recoverable. Qw - Qa + 1 explicit negatives
+   end the ledger. Anything else is unknown and aborts. An error is never taken for an absence
    (rules 8.1, 8.2).
 4. Write each recoverable entry back to its whole write set, with the LAC of step 2 (rule 8.3), in
-   order, and wait for the ack quorum. Bookies that fail are replaced in memory only: a change that
-   is committed before the tail is copied would let the next recovery read from bookies that have
-   nothing of it (D3).
+   order, and wait for the ack quorum. Bookies that fail are replaced in memory only. If a change
+   were committed before the tail is copied, the next recovery would read from bookies that lack
+   the tail (D3).
 5. CAS to CLOSED, with the end of the ledger and the ensembles of its tail in one write. If another
    recoverer closed first, its result is the ledger's.
 
-Why no acknowledged entry is lost: it lies on Qa members of its write set, so fewer than Qw - Qa + 1
-can deny it, and a negative is stable because the bookie that gave it is durably fenced (rule 8.5).
+No acknowledged entry is lost: Qa members of its write set hold it, so fewer than Qw - Qa + 1 can
+deny it. A negative is stable because the bookie that gave it is durably fenced (rule 8.5).
 """
 
 from magnetar.ledger.arrivals import Arrivals
@@ -43,8 +44,9 @@ from magnetar.ledger.recovering.write_back import WriteBack
 from magnetar.ledger.wire import Flag, Op, Status
 
 _WRITE_BACK_SHARE = 8
-"""Of what a channel may hold, this part is written back before more is read. A long tail would
-otherwise fill the channels, count as failed there, and never be recovered."""
+"""Divisor of a channel's byte limit: before more is read, pending write-backs must fall below this
+share. Otherwise a long tail would fill the channels, count as failed there, and never be recovered.
+"""
 
 
 class LedgerRecovery:
@@ -58,14 +60,14 @@ class LedgerRecovery:
         self._key = master_key(ledger.metadata.password)
 
     async def run(self) -> LedgerMetadata:
-        """Recover and close the ledger; returns its final metadata.
+        """Recover and close the ledger; return its final metadata.
 
         Raises:
             RecoveryUndecidedError: too few bookies answered; try again later. The ledger stays
                 IN_RECOVERY, and nothing was decided.
             UnauthorizedError: the password in the metadata is not the ledger's.
-            NoSuchLedgerError: it was deleted meanwhile.
-            MetadataError: as the store.
+            NoSuchLedgerError: the ledger was deleted meanwhile.
+            MetadataError: see `MetadataStore`.
         """
         self._ledger = await self._start()
         if self._ledger.metadata.state is LedgerState.CLOSED:
@@ -105,7 +107,7 @@ class LedgerRecovery:
     # Fencing -------------------------------------------------------------------------------------
 
     async def _fence(self, snapshot: LedgerMetadata) -> int:
-        """Fence the last fragment's ensemble; returns the highest LAC that was heard."""
+        """Fence the last fragment's ensemble; return the highest LAC among the answers."""
         ensemble = snapshot.last_fragment.bookies
         coverage = Coverage(
             ensemble_size=len(ensemble),
@@ -133,11 +135,11 @@ class LedgerRecovery:
         return last_add_confirmed
 
     async def _fence_one(self, bookie_id: str) -> int:
-        """Fence one bookie; returns the LAC that it vouches for, -1 if none.
+        """Fence one bookie; return the LAC that it reports, -1 if none.
 
         Raises:
-            BookieUnavailableError: it did not confirm that the ledger is fenced.
-            UnauthorizedError: the password does not fit.
+            BookieUnavailableError: the bookie did not confirm that the ledger is fenced.
+            UnauthorizedError: the password does not match.
         """
         frame = await ask(
             self._parts.channels,
@@ -161,9 +163,9 @@ class LedgerRecovery:
         return self._heard_lac(frame.body)
 
     def _heard_lac(self, body: bytes) -> int:
-        """LAC of a READ_LAC reply; a damaged packet still proves the fence (rule 7.3).
+        """Return the LAC of a READ_LAC reply; a damaged packet still proves the fence (rule 7.3).
 
-        The larger of what the last entry carried and what the writer told explicitly.
+        It is the larger of the LAC in the last entry and the explicit LAC of the writer.
         """
         heard = -1
         packet, rest = _take(body)
@@ -172,16 +174,16 @@ class LedgerRecovery:
             if packet:
                 heard = self._codec.open_some_packet(packet).last_add_confirmed
         except DigestMismatchError:
-            pass  # says nothing
+            pass  # proves nothing
         try:
             if explicit:
                 heard = max(heard, self._codec.open_lac(explicit))
         except DigestMismatchError:
-            pass  # says nothing either
+            pass  # proves nothing either
         return heard
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
-        """The ledger's length up to an entry that is confirmed."""
+        """Return the ledger's length up to a confirmed entry."""
         if entry_id < 0:
             return 0
         try:
@@ -197,7 +199,7 @@ class LedgerRecovery:
     async def _recover_tail(
         self, snapshot: LedgerMetadata, last_add_confirmed: int, length: int
     ) -> LedgerMetadata:
-        """Read and write back what lies above the LAC, and close the ledger after it."""
+        """Read and write back the entries above the LAC, then close the ledger."""
         parts = self._parts
         write_back = WriteBack(
             snapshot, parts, codec=self._codec, key=self._key, last_add_confirmed=last_add_confirmed
@@ -251,7 +253,7 @@ class LedgerRecovery:
 
 
 def _take(body: bytes) -> tuple[bytes, bytes]:
-    """A packet behind its length (u32), and what follows it; empty if there is none."""
+    """Split off a packet behind its length (u32); return it and the rest, empty if none."""
     if len(body) < 4:
         return b"", b""
     end = 4 + int.from_bytes(body[:4], "big")

@@ -1,8 +1,8 @@
 """Bookie registry: registrations, addresses, cookies, and the id of the cluster.
 
-A bookie id is independent of the network address; ensembles hold ids, and the registration node
+A bookie id is independent of the network address. Ensembles hold ids, and the registration node
 (ephemeral) says where the bookie listens now. Layout: docs/formats/ledger-metadata.md. The registry
-keeps a view in memory that follows the nodes; it does not judge whether a bookie is any good.
+keeps a view in memory that follows the nodes; it does not judge the health of a bookie.
 
 Source: ledger protocol, section 11.
 """
@@ -46,29 +46,29 @@ _INSTANCE_ID = re.compile(rb"[0-9a-f]{32}")
 _INSTANCE_ID_CHARACTERS = _INSTANCE_ID_BITS // 4
 
 DOMAIN_CHARACTERS_MAX = 255
-"""Longest name of a rack or a zone."""
+"""Maximum length of the name of a rack or a zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """One registered bookie and where it listens."""
+    """One registered bookie, and its address."""
 
     bookie_id: str
     host: str
     port: int
     readonly: bool
     rack: str = ""
-    """Failure domain within the zone: a rack, a power feed, a switch. Empty: not known."""
+    """Failure domain within the zone: a rack, a power feed, a switch. Empty: unknown."""
     zone: str = ""
-    """The larger failure domain: a data centre, an availability zone. Empty: not known."""
+    """Larger failure domain: a data centre, an availability zone. Empty: unknown."""
     instance_id: str = ""
-    """Of the cluster, as the bookie's cookie has it. Empty: a bookie of a release before that."""
+    """Instance id of the cluster, as in the bookie's cookie. Empty for older releases."""
     frame_bytes_max: int = FRAME_BYTES_MAX
-    """A larger request ends the connection."""
+    """Largest request in bytes; a larger one ends the connection."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where the bookie listens."""
+        """Host and port where the bookie listens."""
         return self.host, self.port
 
     @property
@@ -105,14 +105,14 @@ class BookieRegistry:
         random: random.Random | None = None,
         frame_bytes_min: int = 0,
     ) -> None:
-        """`frame_bytes_min`: a bookie that takes no requests of this size is not `writable`."""
+        """`frame_bytes_min`: a bookie with a smaller limit for requests is not `writable`."""
         self._frame_bytes_min = frame_bytes_min
         self._store = store
         self._root = root
         self._random = random
         self._bookies: dict[str, BookieInfo] = {}
         self.generation = 0
-        """Counts the changes of what `writable` and `resolve` return."""
+        """Number of changes of the results of `writable` and `resolve`."""
         self._callbacks: list[Callable[[], None]] = []
         self._watches: list[Watch] = []
         self._changed = asyncio.Event()
@@ -125,7 +125,7 @@ class BookieRegistry:
             MetadataUnavailableError
         """
         assert self._follower is None, "started twice"
-        # First watch, then read: a change in between is seen twice rather than never.
+        # Watch first, then read: a change in between is seen twice rather than never.
         self._watches = [
             self._store.watch(self._available, self._on_event),
             self._store.watch(f"{self._available}/{_READONLY}", self._on_event),
@@ -147,7 +147,7 @@ class BookieRegistry:
             self._follower = None
 
     def writable(self) -> dict[str, BookieInfo]:
-        """The bookies that take new ledgers, by id."""
+        """Return the bookies that take new ledgers, by id."""
         return {
             name: info
             for name, info in self._bookies.items()
@@ -155,7 +155,7 @@ class BookieRegistry:
         }
 
     def too_narrow(self) -> dict[str, BookieInfo]:
-        """The bookies that refuse what may have to be stored, by id: they get no new ledgers."""
+        """Return the bookies with too low a request limit, by id: they get no new ledgers."""
         return {
             name: info
             for name, info in self._bookies.items()
@@ -163,25 +163,24 @@ class BookieRegistry:
         }
 
     def registered(self) -> dict[str, BookieInfo]:
-        """All registered bookies, writable or not, by id."""
+        """Return all registered bookies, writable or not, by id."""
         return dict(self._bookies)
 
     def resolve(self, bookie_id: str) -> BookieInfo | None:
-        """Where the bookie listens, writable or not; None if it is not registered."""
+        """Return the bookie's address, writable or not; None if it is not registered."""
         return self._bookies.get(bookie_id)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back on the loop after each change of what `writable` and `resolve` return."""
+        """Run `callback` on the loop after each change of what `writable` and `resolve` return."""
         self._callbacks.append(callback)
 
     async def register(self, info: BookieInfo, *, wait_s: float = 30.0) -> None:
-        """Register a bookie of this process, as writable or read-only; replaces the other kind.
+        """Register a bookie of this process, as writable or read-only; replace the other kind.
 
-        The other kind is removed last, so that nobody sees a bookie that changes as lost (B22).
-        The bookie listens at the address already. A registration that an earlier run left behind
-        is replaced at once if it names the same address, since nobody else can listen there;
-        otherwise its session has `wait_s` to expire. After the loss of the session the caller
-        registers again.
+        The other kind is removed last, so that a changing bookie never looks lost (B22). The bookie
+        must listen at the address already. A registration of an earlier run is replaced at once if
+        it names the same address, since no other process can listen there. Otherwise its session
+        has `wait_s` to expire. After the loss of the session, the caller registers again.
 
         Raises:
             InvalidPathError: the id cannot name a bookie.
@@ -220,10 +219,10 @@ class BookieRegistry:
             try:
                 await self._store.delete(self._path(bookie_id, readonly))
             except NoNodeError:
-                pass  # Only one of the two is there, if any.
+                pass  # At most one of the two exists.
 
     async def read_cookie(self, bookie_id: str) -> Versioned | None:
-        """The bookie's identity record, or None if the cluster has none.
+        """Return the bookie's identity record, or None if the cluster has none.
 
         Raises:
             MetadataUnavailableError
@@ -234,7 +233,7 @@ class BookieRegistry:
             return None
 
     async def cookie_ids(self) -> Sequence[str]:
-        """The ids of all bookies that ever were, running or not, in the order of their names.
+        """Return the ids of all bookies that ever registered, running or not, sorted by name.
 
         Raises:
             MetadataUnavailableError
@@ -259,19 +258,20 @@ class BookieRegistry:
     async def change_cookie(
         self, bookie_id: str, change: Change[bytes], *, tries_max: int
     ) -> Changed[bytes]:
-        """Change the cookie by a function of the one that is stored; see `metadata/cell.py`.
+        """Change the cookie by a function of the stored one; see `metadata/cell.py`.
 
         Raises:
-            ContendedError, UnknownOutcomeError, MetadataUnavailableError, and as `change`.
+            ContendedError, UnknownOutcomeError, MetadataUnavailableError, and any error of
+                `change`.
         """
         cell = bytes_cell(self._store, f"{self._root}/cookies/{bookie_id}", tries_max=tries_max)
         return await cell.change(change)
 
     async def instance_id(self) -> str:
-        """The random id of this cluster; the first caller ever creates it.
+        """Return the random id of this cluster; create it if there is none yet.
 
         Raises:
-            InvalidLedgerMetadataError: what is stored is no such id.
+            InvalidLedgerMetadataError: the stored value is not such an id.
             UnknownOutcomeError, MetadataUnavailableError
         """
         path = f"{self._root}/INSTANCEID"
@@ -285,9 +285,9 @@ class BookieRegistry:
         try:
             await self._store.create(path, new_id.encode())
         except NodeExistsError:
-            pass  # Somebody was faster.
+            pass  # Another client was faster.
         except UnknownOutcomeError as error:
-            unknown = error  # What is stored counts, if anything is.
+            unknown = error  # The stored value counts, if there is one.
         try:
             return _checked_instance_id((await self._store.get(path)).value, path)
         except NoNodeError:
@@ -296,11 +296,11 @@ class BookieRegistry:
             raise unknown from None
 
     async def find_instance_id(self) -> str | None:
-        """The id of this cluster; None if there is none. Never creates one: whoever deletes data
-        because of what the metadata says must know that it is the right metadata.
+        """Return the id of this cluster; None if there is none. Never creates one: a caller that
+        deletes data because of the metadata must know that it is the right metadata.
 
         Raises:
-            InvalidLedgerMetadataError: what is stored is no such id.
+            InvalidLedgerMetadataError: the stored value is not such an id.
             MetadataUnavailableError
         """
         path = f"{self._root}/INSTANCEID"
@@ -339,16 +339,16 @@ class BookieRegistry:
             try:
                 await self._reload()
             except MetadataError as error:
-                # The view stays as it was: a store that is away says nothing about the bookies.
+                # Keep the view: an unavailable store says nothing about the bookies.
                 _log.warning("bookie_registry_reload_failed", error=str(error))
                 await asyncio.sleep(_RELOAD_RETRY_DELAY_S)
                 self._changed.set()
 
     async def _reload(self) -> None:
         found: dict[str, BookieInfo] = {}
-        # A bookie on its way from one kind to the other has both, and counts as writable. The
-        # read-only ones are listed before and after: one that changes meanwhile, in either
-        # direction, is in one list at least (defect B22).
+        # A bookie that changes its kind has both nodes, and counts as writable. The read-only
+        # bookies are listed before and after the others. So a bookie that changes meanwhile, in
+        # either direction, is in at least one list (defect B22).
         for parent, readonly in (
             (f"{self._available}/{_READONLY}", True),
             (self._available, False),
@@ -359,8 +359,8 @@ class BookieRegistry:
                 for name in await self._children_if_any(parent)
                 if name != _READONLY and not (name in found and readonly)
             ]
-            # Side by side: one after the other, the view of many bookies that come back together
-            # would be old for as many round trips.
+            # Load in parallel. If many bookies come back together, loading them one by one would
+            # make the view many round trips old.
             for start in range(0, len(names), _LOADS_AT_ONCE):
                 batch = names[start : start + _LOADS_AT_ONCE]
                 for info in await asyncio.gather(
@@ -389,13 +389,13 @@ class BookieRegistry:
         try:
             return await self._store.children(path)
         except NoNodeError:
-            return ()  # Nobody has registered yet.
+            return ()  # No bookie has registered yet.
 
     async def _load(self, path: str, bookie_id: str, readonly: bool) -> BookieInfo | None:
         try:
             record = _RegistrationRecord.model_validate_json((await self._store.get(path)).value)
         except NoNodeError:
-            return None  # Gone since the listing; there is an event on its way.
+            return None  # Removed since the listing; an event follows.
         except ValidationError as error:
             _log.error(
                 "bookie_registration_invalid", bookie=bookie_id, problems=error.error_count()
@@ -420,8 +420,7 @@ class BookieRegistry:
         *,
         keeps_ours: bool = False,
     ) -> None:
-        """Make room at a registration's path, or only make sure that nobody else is there; see
-        `register`."""
+        """Free a registration's path, or only check that it holds no other bookie's."""
         gone = asyncio.Event()
         watch = self._store.watch(path, lambda event: gone.set())
         try:
@@ -437,7 +436,7 @@ class BookieRegistry:
                 except NoNodeError:
                     return
                 except ValidationError:
-                    await self._store.delete(path)  # Nobody can use it.
+                    await self._store.delete(path)  # No client can use it.
                     return
                 try:
                     async with asyncio.timeout_at(deadline_s):
@@ -452,9 +451,10 @@ class BookieRegistry:
 
 
 def _checked_instance_id(value: bytes, path: str) -> str:
-    """
+    """Check and decode a cluster id.
+
     Raises:
-        InvalidLedgerMetadataError
+        InvalidLedgerMetadataError: the value is not one.
     """
     if _INSTANCE_ID.fullmatch(value) is None:
         raise InvalidLedgerMetadataError(

@@ -1,12 +1,12 @@
-"""The lock of a ledger's replicas: one holder at a time copies them, or drops one.
+"""The lock on a ledger's replicas: one holder at a time copies them, or drops one.
 
-A worker that re-replicates holds it from the first copy to the metadata write; a bookie that drops
-what it need not have holds it while it looks at the metadata and deletes. Otherwise it could drop
-the copy that the worker is about to name (auto-recovery, section 2; defect B12).
+A worker that re-replicates holds it from the first copy to the metadata write. A bookie that drops
+entries that it need not hold takes the lock while it reads the metadata and deletes. Otherwise it
+could drop the copy that the worker is about to name (auto-recovery, section 2; defect B12).
 
-The lock is the ephemeral node `{root}/underreplication/locks/urL{ledger id}`; its value says who
-holds it, with a token, so that a create whose reply was lost can be told from another's. Layout:
-docs/formats/under-replication.md.
+The lock is the ephemeral node `{root}/underreplication/locks/urL{ledger id}`. Its value names the
+holder, with a token: after a lost reply to a create, the token tells the own lock from another's.
+Layout: docs/formats/under-replication.md.
 """
 
 import random
@@ -27,15 +27,15 @@ _TOKEN_BITS = 64
 
 
 def lock_path(root: str, ledger_id: int) -> str:
-    """The node of a ledger's lock."""
+    """Return the path of a ledger's lock."""
     return f"{root}/underreplication/locks/urL{ledger_id}"
 
 
 class ReplicationLock:
-    """The lock of one ledger, taken. It ends with `release`, or with the session."""
+    """A held lock of one ledger. It ends with `release`, or with the session."""
 
     def __init__(self, store: MetadataStore, path: str, value: bytes) -> None:
-        """Made by `try_take`."""
+        """Internal; call `try_take`."""
         self._store = store
         self._path = path
         self._value = value
@@ -51,11 +51,12 @@ class ReplicationLock:
         unclear: "UnreleasedLocks",
         root: str = "/ledgers",
     ) -> "ReplicationLock | None":
-        """Take the lock; None if somebody holds it.
+        """Take the lock; None if another process holds it.
 
         Args:
-            unclear: gets a lock that was not taken as far as is known, and may have been all the
-                same: to be released later, or nobody can take it while this session lives.
+            unclear: gets a lock that may have been taken although this call does not report it. It
+                must be released later; until then, no other process can take it while this session
+                lives.
 
         Raises:
             MetadataUnavailableError: not taken, as far as is known.
@@ -79,10 +80,10 @@ class ReplicationLock:
         return lock
 
     async def is_held(self) -> bool:
-        """Whether the lock is still ours: it is lost with the session.
+        """Return whether this session still holds the lock: it is lost with the session.
 
         Raises:
-            MetadataUnavailableError: nobody knows.
+            MetadataUnavailableError: unknown.
         """
         try:
             return (await self._store.get(self._path)).value == self._value
@@ -90,11 +91,11 @@ class ReplicationLock:
             return False
 
     async def release(self) -> None:
-        """Give the lock back, if it is still ours.
+        """Release the lock, if this session still holds it.
 
         Raises:
-            UnknownOutcomeError, MetadataUnavailableError: call again, or nobody can take it while
-                this session lives.
+            UnknownOutcomeError, MetadataUnavailableError: call again; until then, no other process
+                can take it while this session lives.
         """
         if not await self.is_held():
             return
@@ -105,8 +106,8 @@ class ReplicationLock:
 
 
 class UnreleasedLocks:
-    """Locks of one holder that could not be given back, or of which nobody knows whether they were
-    taken: until they are, nobody can work on their ledgers while this session lives."""
+    """Locks of one holder that could not be released, or that may or may not have been taken. Until
+    they are released, no other process can work on their ledgers while this session lives."""
 
     def __init__(self) -> None:
         self._locks: list[ReplicationLock] = []
@@ -118,7 +119,7 @@ class UnreleasedLocks:
         self._locks.append(lock)
 
     async def release(self, lock: ReplicationLock) -> None:
-        """Give a lock back; if that fails now, it is tried again by `release_all`."""
+        """Release a lock; after a failure, `release_all` tries again."""
         try:
             await lock.release()
         except LedgerError as error:
@@ -126,7 +127,7 @@ class UnreleasedLocks:
             _log.warning("replication_lock_not_released", error=str(error))
 
     async def release_all(self) -> None:
-        """Try again."""
+        """Try to release all locks that are left."""
         waiting, self._locks = self._locks, []
         for lock in waiting:
             await self.release(lock)

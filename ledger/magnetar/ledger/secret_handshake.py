@@ -7,9 +7,10 @@
                                       <──  OK    HMAC(secret, "bookie" c b), or UNAUTHORIZED and
                                                  the end
 
-Both prove that they know the secret, and neither says it. HMAC is that of SHA-256; the words keep
-an answer of one side from being one of the other's. What follows on the connection costs nothing
-more, and is protected by nothing but TLS, if there is any. Layout: docs/formats/bookie-frame.md.
+Both sides prove that they know the secret, and neither sends it. The HMAC uses SHA-256. The words
+"client" and "bookie" keep a proof of one side from being replayed as the other's. Later frames on
+the connection cost nothing more; only TLS, if it is used, protects them. Layout:
+docs/formats/bookie-frame.md.
 """
 
 import hmac
@@ -24,7 +25,7 @@ PROOF_BYTES = 32
 SECRET_BYTES_MIN = 32
 """An eavesdropper can try secrets offline: they must be too long to find that way."""
 _OP_AT = 7
-"""Of a frame's header."""
+"""Offset of the operation in a frame's header."""
 _CLIENT = b"magnetar client"
 _BOOKIE = b"magnetar bookie"
 
@@ -36,7 +37,7 @@ _ADVICE = (
 
 
 def parse_secrets(data: bytes, *, where: str) -> tuple[bytes, ...]:
-    """Secrets of a file, one per line: the first one is ours, all are accepted of others.
+    """Parse the secrets of a file, one per line: this process proves the first, and accepts all.
 
     Raises:
         SharedSecretConfigError: there is none, or one is too short.
@@ -54,35 +55,35 @@ def parse_secrets(data: bytes, *, where: str) -> tuple[bytes, ...]:
 
 
 def is_auth(head: bytes) -> bool:
-    """Whether a frame that begins with this header belongs to a handshake."""
+    """Return whether a frame with this header belongs to a handshake."""
     return head[_OP_AT] == Op.AUTH
 
 
 class ClientHandshake:
-    """The side that connects."""
+    """The handshake of the connecting side."""
 
     def __init__(self, secret: bytes, source: random.Random, *, is_optional: bool = False) -> None:
-        """`is_optional`: a bookie that has no secret will do."""
+        """`is_optional`: accept a bookie that has no secret."""
         self._secret = secret
         self._is_optional = is_optional
         self._nonce = source.randbytes(NONCE_BYTES)
         self._expected: bytes | None = None
 
     def begin(self) -> bytes:
-        """The first frame."""
+        """Return the first frame."""
         return encode_frame(Op.AUTH, request_id=0, ledger_id=0, body=self._nonce)
 
     def on_frame(self, frame: Frame) -> bytes | None:
-        """The next frame to send; None: the bookie has proven itself, or has nothing to prove and
-        need not, and the handshake is done.
+        """Return the next frame to send. None if the handshake is done: the bookie has proven
+        itself, or has no secret and needs none.
 
         Raises:
-            SecretRefusedError: the bookie refuses us, or does not know the secret.
+            SecretRefusedError: the bookie refuses this client, or does not know the secret.
         """
         if frame.op != Op.AUTH or not frame.is_response:
             raise SecretRefusedError("the bookie did not answer with a handshake")
         if frame.status == Status.BAD_REQUEST and self._is_optional and self._expected is None:
-            return None  # It has no secret, and takes requests on this connection.
+            return None  # The bookie has no secret, and takes requests on this connection.
         if frame.status != Status.OK:
             raise SecretRefusedError(frame.body.decode("utf-8", "replace"))
         if self._expected is None:
@@ -97,7 +98,7 @@ class ClientHandshake:
 
 
 class BookieHandshake:
-    """The side that is connected to. `is_done` after the last answer."""
+    """The handshake of the accepting side. `is_done` is set after the last answer."""
 
     def __init__(self, secrets: Sequence[bytes], source: random.Random) -> None:
         self._secrets = secrets
@@ -105,13 +106,13 @@ class BookieHandshake:
         self._client_nonce: bytes | None = None
         self.is_done = False
         self.is_refused = False
-        """The connection is to be closed behind the answer."""
+        """Whether the connection must be closed after the answer."""
 
     def on_frame(self, frame: Frame) -> bytes:
-        """The answer.
+        """Return the answer to a frame.
 
         Raises:
-            BookieProtocolError: a response, or a nonce of another length.
+            BookieProtocolError: the frame is a response, or has a nonce of another length.
         """
         if frame.is_response:
             raise BookieProtocolError(f"a response (operation {frame.op}) was sent to a bookie")
@@ -144,7 +145,7 @@ class BookieHandshake:
 
 
 def _answer(frame: Frame, status: Status, body: bytes) -> bytes:
-    """Of the operation AUTH, whatever was asked: that is what the refusal is about."""
+    """Encode an answer. Its operation is AUTH, even to a request of another operation."""
     return encode_frame(
         Op.AUTH | RESPONSE,
         status=status,

@@ -1,7 +1,7 @@
 """A network on which both ends of a connection prove that they know the cluster's shared secret.
 
-The shell around `secret_handshake.py`. It holds a connection until the handshake is done, and hands
-it over to the protocol then: to that, a connection is one that has just been made.
+This is the shell around `secret_handshake.py`. It holds a connection until the handshake is done,
+and then hands it to the protocol, which sees a new connection.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from magnetar.ledger.wire import HEADER_BYTES, FrameDecoder
 _log = structlog.get_logger(__name__)
 
 _FRAME_BYTES_MAX = 4096
-"""Of a handshake; also the text of a refusal fits."""
+"""Limit of a frame of the handshake; the text of a refusal fits, too."""
 Factory = Callable[[], asyncio.Protocol]
 
 
 class SecretNetwork:
-    """Stream connections between those who know the secret."""
+    """Stream connections between peers that know the secret."""
 
     def __init__(
         self,
@@ -36,9 +36,13 @@ class SecretNetwork:
         handshakes_max: int,
         is_optional: bool = False,
     ) -> None:
-        """`secrets`: the first one is ours, all are accepted; may be replaced. `handshakes_max`:
-        of connections to here that are under way at a time; more are cut off. `is_optional`:
-        clients that show no proof are served, and bookies that have no secret are used."""
+        """Make the network.
+
+        Args:
+            secrets: this process uses the first and accepts all; may be replaced later.
+            handshakes_max: incoming handshakes at a time; further connections are aborted.
+            is_optional: serve clients without a proof, and use bookies without a secret.
+        """
         self.secrets = secrets
         self.is_optional = is_optional
         self._base = base
@@ -50,7 +54,8 @@ class SecretNetwork:
     async def connect(
         self, host: str, port: int, factory: Factory, *, timeout_s: float
     ) -> asyncio.Transport:
-        """
+        """Connect and complete the handshake.
+
         Raises:
             SecretRefusedError: a ConnectionError; the other side knows another secret, or none.
             ConnectionError, TimeoutError
@@ -75,10 +80,10 @@ class SecretNetwork:
     async def listen(self, host: str, port: int, factory: Factory) -> Listener:
         return await self._base.listen(host, port, lambda: _BookieSide(self, factory))
 
-    # Of connections to here
+    # Incoming connections
 
     def handshake(self) -> BookieHandshake | None:
-        """For one more of them; None: there are too many."""
+        """Begin an incoming handshake; None if there are too many."""
         if self._handshakes >= self._handshakes_max:
             return None
         self._handshakes += 1
@@ -89,7 +94,7 @@ class SecretNetwork:
 
     @property
     def timeout_s(self) -> float:
-        """How long a client may take."""
+        """Time limit for a client's handshake."""
         return self._timeout_s
 
 
@@ -134,7 +139,7 @@ class _BookieSide(asyncio.Protocol):
         self._factory = factory
         self._decoder = FrameDecoder(_FRAME_BYTES_MAX)
         self._begun: bytes | None = b"" if network.is_optional else None
-        """What came before it is known whether it is a handshake; None: it must be one."""
+        """Bytes received before it is known whether the peer sends a handshake; None if it must."""
         self._handshake: BookieHandshake | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None

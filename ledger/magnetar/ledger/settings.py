@@ -1,4 +1,4 @@
-"""Settings of the ledger client. Plain values reach the cores; this class stays at the edge."""
+"""Settings of the ledger client and of a managed log. The cores get plain values instead."""
 
 from typing import Literal
 
@@ -8,13 +8,13 @@ from magnetar.ledger.link_settings import LinkSettings
 from magnetar.ledger.wire import FRAME_BYTES_MAX
 
 PACKET_OVERHEAD_BYTES = 64
-"""What an entry takes in an ADD frame besides its payload: its header, digest and length."""
+"""Bytes of an entry in an ADD frame beside its payload: its header, digest and length."""
 ADD_OVERHEAD_BYTES = 4 << 10
-"""What an ADD frame holds besides packets: its header, and keys of ledgers."""
+"""Bytes of an ADD frame beside the packets: its header, and keys of ledgers."""
 
 
 class LedgerSettings(LinkSettings):
-    """How a ledger client talks to bookies. Units are in the names."""
+    """Settings of a ledger client. Units are in the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -264,14 +264,14 @@ class LedgerSettings(LinkSettings):
 
     @property
     def frame_bytes_needed(self) -> int:
-        """A bookie that takes no request of this size refuses what this client may store."""
+        """Largest request, in bytes, that this client may send; every bookie must accept it."""
         headers = self.add_frame_entries_max * PACKET_OVERHEAD_BYTES
         largest = max(self.entry_bytes_max, self.add_frame_bytes_max + headers)
         return min(largest + ADD_OVERHEAD_BYTES, FRAME_BYTES_MAX)
 
 
 class LogConfig(BaseModel):
-    """How a managed log writes its ledgers; applied when the next ledger is created."""
+    """Settings of the ledgers that a managed log writes; a change applies to the next ledger."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -352,7 +352,7 @@ class LogConfig(BaseModel):
 
 
 class ObjectReadSettings(BaseModel):
-    """How entries of offloaded ledgers are read: bounds of one process, and of each reader."""
+    """Settings for reading offloaded ledgers: limits of one process, and of each reader."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

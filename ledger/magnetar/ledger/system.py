@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 # writev takes at most this many buffers (IOV_MAX on Linux).
 _BUFFERS_PER_WRITE_MAX = 1024
-# Reads that only take what the page cache has: Linux.
+# Flag for reads that return only what is in the page cache; Linux only.
 _READ_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 # Linux stops the monotonic clock while the machine is suspended; elsewhere it may run on.
 _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -51,12 +51,12 @@ class _SocketListener:
 
 
 def listener_of(server: asyncio.Server) -> Listener:
-    """A server of the event loop as a listener."""
+    """Wrap a server of the event loop as a listener."""
     return _SocketListener(server)
 
 
 class SystemNetwork:
-    """TCP sockets of the running event loop; what is written in one turn leaves together."""
+    """TCP sockets of the running event loop; the writes of one turn leave together."""
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
@@ -75,7 +75,7 @@ class SystemNetwork:
 
 
 class SystemFile:
-    """A file that is only ever appended to, or only read."""
+    """A file that is only appended to, or only read."""
 
     def __init__(self, descriptor: int, *, anew: bool = False) -> None:
         self._descriptor = descriptor
@@ -93,7 +93,7 @@ class SystemFile:
         wanted = sum(map(len, buffers))
         written = os.pwritev(self._descriptor, buffers, self._size)
         self._size += written
-        while written < wanted:  # a short write: rare, so the simple way is good enough
+        while written < wanted:  # a short write is rare, so the simple way is enough
             rest = b"".join(buffers)[written:]
             count = os.pwrite(self._descriptor, rest, self._size)
             self._size += count
@@ -108,8 +108,8 @@ class SystemFile:
         self._size = max(self._size, offset)
 
     def preallocate(self, size: int) -> None:
-        # Written zeros would make the next small sync a little faster still, but each step of them
-        # costs a sync of several milliseconds; an allocation costs almost nothing.
+        # Written zeros would make the next small sync slightly faster, but each step of them costs
+        # a sync of several milliseconds. An allocation costs almost nothing.
         if size > self._room:
             os.posix_fallocate(self._descriptor, self._room, size - self._room)
             self._room = size
@@ -135,7 +135,7 @@ class SystemFile:
         try:
             count = os.preadv(self._descriptor, [data], offset, _READ_NOWAIT)
         except OSError:
-            return None  # mostly EAGAIN; of other errors `pread` can tell
+            return None  # mostly EAGAIN; `pread` reports other errors
         return bytes(data) if count == size else None
 
     def datasync(self) -> None:
@@ -165,11 +165,12 @@ class _FileLock:
 
 _OWN_FILE = 0o600
 _OWN_DIRECTORY = 0o700
-"""Messages, grants and passwords of ledgers are not for other users of the machine."""
+"""Modes of created files and directories. Messages, grants and passwords of ledgers must not be
+readable by other users of the machine."""
 
 
 class SystemDisk:
-    """The files of the operating system."""
+    """The file system of the operating system."""
 
     def create(self, path: str) -> File:
         return SystemFile(
@@ -258,7 +259,7 @@ def _settle(future: "asyncio.Future[T]", result: T | None, error: BaseException 
 
 
 class ThreadWorker:
-    """A worker on a thread of its own; results travel back in batches, one loop wake-up each."""
+    """A worker with a thread of its own; results return in batches, with one loop wake-up each."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -281,22 +282,22 @@ class ThreadWorker:
         try:
             return await future
         finally:
-            # Else an error, which knows this frame, and the future, which knows the error, would
-            # keep each other until a full collection.
+            # Otherwise the future and its error would keep each other alive until a full
+            # collection: the error refers to this frame, and the frame to the future.
             del future
 
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             if not self._do(*item):
                 return
-            del item  # An idle worker holds nothing of its last call.
+            del item  # An idle worker keeps nothing of its last call.
 
     def _do(
         self,
         call: Callable[[], object],
         done: Callable[[object | None, BaseException | None], None],
     ) -> bool:
-        """Whether the loop still takes what became of the call."""
+        """Run a call and pass its outcome to the loop; return False if the loop is closed."""
         result: object | None = None
         failure: BaseException | None = None
         try:
@@ -306,9 +307,9 @@ class ThreadWorker:
         try:
             self._loop.call_soon_threadsafe(done, result, failure)
         except RuntimeError:
-            return False  # the loop is closed: nobody is left to tell
+            return False  # the loop is closed: there is no caller left
         finally:
-            del call, done, result, failure  # The error knows this frame.
+            del call, done, result, failure  # The error refers to this frame.
         return True
 
     def close(self) -> None:

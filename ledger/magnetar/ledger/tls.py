@@ -1,7 +1,7 @@
-"""TLS around the network port: contexts that follow their files, and a network that uses them.
+"""TLS around the network port: contexts that reload their files, and a network that uses them.
 
-Certificates change while servers run. A context for a server is therefore made once and handed to
-the event loop, and looks for the newest one at each handshake; connections that exist go on.
+Certificates change while servers run. So a server's context is made once, handed to the event loop,
+and replaced by the newest one at each handshake. Existing connections are kept.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ __all__ = ["ClientTls", "ServerTls", "TlsConfigError", "TlsFiles", "TlsNetwork"]
 
 
 class TlsConfigError(LedgerError):
-    """A certificate, key or list of authorities cannot be used: it says which, and why."""
+    """A certificate, key or list of authorities cannot be used; the message says which, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files; empty: none."""
+    """Paths of PEM files; empty if there is none."""
 
     certificate: str = ""
     key: str = ""
@@ -32,25 +32,26 @@ class TlsFiles:
 
 
 class ServerTls:
-    """The server's side: shows a certificate, and may ask for the client's."""
+    """TLS of a server: shows a certificate, and may request the client's."""
 
     def __init__(self, files: TlsFiles, *, requires_certificate: bool = False) -> None:
-        """
+        """Load the files.
+
         Raises:
             TlsConfigError
         """
         self._files = files
         self._requires = requires_certificate
         self._current = self._made()
-        # What listens holds this one for ever; each handshake is moved on to the current one.
+        # A listener keeps this context for ever; each handshake switches to the current one.
         self.context = self._made()
         self.context.sni_callback = self._choose
 
     def reload(self) -> None:
-        """Take what is in the files now, for handshakes to come.
+        """Load the files again, for future handshakes.
 
         Raises:
-            TlsConfigError: they cannot be used; the former ones stay in force.
+            TlsConfigError: they cannot be used; the previous ones stay in force.
         """
         self._current = self._made()
 
@@ -63,17 +64,17 @@ class ServerTls:
         _load(context, self._files)
         if self._files.authorities:
             context.verify_mode = ssl.CERT_REQUIRED if self._requires else ssl.CERT_OPTIONAL
-        # A ticket would let a client come back whose certificate is not accepted any more.
+        # A ticket would let a client resume whose certificate is no longer accepted.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         return context
 
 
 class ClientTls:
-    """The client's side: checks the server's certificate, and may show one of its own."""
+    """TLS of a client: checks the server's certificate, and may show a certificate of its own."""
 
     def __init__(self, files: TlsFiles, *, checks_host: bool = True) -> None:
-        """Without authorities those of the system count.
+        """Load the files. Without `authorities`, those of the system are used.
 
         Raises:
             TlsConfigError
@@ -83,10 +84,10 @@ class ClientTls:
         self.context = self._made()
 
     def reload(self) -> None:
-        """Take what is in the files now, for connections to come.
+        """Load the files again, for future connections.
 
         Raises:
-            TlsConfigError: they cannot be used; the former ones stay in force.
+            TlsConfigError: they cannot be used; the previous ones stay in force.
         """
         self.context = self._made()
 
@@ -103,7 +104,7 @@ class ClientTls:
 def _load(context: ssl.SSLContext, files: TlsFiles) -> None:
     if files.certificate:
         try:
-            # No password: asking for one would stop the process at a terminal.
+            # No password: a prompt would stop the process at a terminal.
             context.load_cert_chain(files.certificate, files.key or None, password=lambda: b"")
         except (OSError, ValueError) as error:
             raise TlsConfigError(
@@ -126,7 +127,7 @@ def _reason(error: Exception) -> str:
 
 
 class TlsNetwork:
-    """Stream connections over TLS. `connection_made` comes after the handshake."""
+    """Stream connections over TLS. `connection_made` runs after the handshake."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class TlsNetwork:
         client: ClientTls | None = None,
         handshake_timeout_s: float = 10.0,
     ) -> None:
-        """A side that has no TLS is plain."""
+        """Without `server`, listening is plain; without `client`, connecting is."""
         self._server = server
         self._client = client
         self._timeout_s = handshake_timeout_s

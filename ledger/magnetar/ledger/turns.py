@@ -1,18 +1,18 @@
-"""A turn of the event loop at sockets: its writes leave together, and what it reads is bounded.
+"""One turn of the event loop at sockets: its writes leave together, and its reads are bounded.
 
-`TurnTransport`: an event loop hands each write to the system at once: a call that takes longer than
-all that went before it, and at the other end a wake-up and a read. Servers and the channels between
-them write small pieces, many in one turn: a receipt here, a message there, adds of many ledgers for
-the same bookie. They are gathered until the turn is over, and leave in one call. What is large
-leaves at once. The protocol sees nothing of it; pauses and limits are those of the transport below,
-to which at most `_TURN_BYTES_MAX` have not come yet.
+`TurnTransport`: an event loop passes each write to the system at once. That call takes longer than
+all the work before it, and costs a wake-up and a read at the other end. Servers and the channels
+between them write small pieces, many in one turn: a receipt here, a message there, adds of many
+ledgers for the same bookie. The transport collects them and sends them in one call at the end of
+the turn. Large data leaves at once. The protocol does not notice. Pauses and limits are those of
+the transport below, which has not seen at most `_TURN_BYTES_MAX` bytes yet.
 
-`TurnShares`: an event loop reads a socket again and again in one turn while data keeps coming, and
-does so for each of them. The bound is one for all: thirty busy clients must not hold the loop
-thirty times as long as one does. Beyond it a connection waits, and is not read, until later turns
-have come round to it; who waits longest is first. A client that is alone and slower than that never
-waits: nothing is scheduled before the share is used up, and what was used in earlier turns only
-means that a rest comes a little early.
+`TurnShares`: an event loop reads each socket again and again in one turn while data keeps coming.
+One limit holds for all connections: thirty busy clients must not hold the loop thirty times as long
+as one client does. Beyond the limit a connection is not read until a later turn; the connection
+that waits longest is first. A single client that sends less than that never waits. Nothing is
+scheduled before the share is used up, and use in earlier turns only makes a pause come a little
+early.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
 _TURN_BYTES_MAX = 64 << 10
-"""More than this does not wait for the end of the turn."""
+"""Bytes above which writes do not wait for the end of the turn."""
 _JOIN_BYTES_MAX = 16 << 10
-"""Up to this one copy is cheaper than a list of buffers."""
+"""Bytes up to which one copy is cheaper than a list of buffers."""
 
 _Data = bytes | bytearray | memoryview
 
 
 class Sharer(Protocol):
-    """A connection."""
+    """A connection that shares the reads of a turn."""
 
     def go_on(self) -> None:
-        """Obey what waits, use the share for it, and be read again; it may wait once more."""
+        """Process the waiting data, charge the share for it, resume reading; it may wait again."""
         ...
 
 
@@ -39,8 +39,7 @@ class TurnShares:
     """The share of the current turn, and the connections that wait for a later one."""
 
     def __init__(self, bytes_max: int, *, request_cost_bytes: int) -> None:
-        """`request_cost_bytes`: what a request counts beside its bytes; it takes some time however
-        small it is."""
+        """`request_cost_bytes`: cost of a request beside its bytes; even a small one takes time."""
         self._bytes_max = bytes_max
         self._request_cost_bytes = request_cost_bytes
         self._used_bytes = 0
@@ -50,24 +49,24 @@ class TurnShares:
 
     @property
     def is_used_up(self) -> bool:
-        """Nothing more is to be done in this turn."""
+        """Whether the share of this turn is used up."""
         return self._used_bytes >= self._bytes_max
 
     @property
     def requests_left(self) -> int:
-        """How many requests may be obeyed yet; one at least, so that it goes on in any case."""
+        """Number of requests that may still run in this turn; at least one, to ensure progress."""
         return max(1, (self._bytes_max - self._used_bytes) // self._request_cost_bytes)
 
     def use_bytes(self, count: int) -> None:
-        """Bytes were received, or obeyed that had been received in an earlier turn."""
+        """Charge bytes that were received now, or earlier and processed now."""
         self._used_bytes += count
 
     def use_requests(self, count: int) -> None:
-        """Requests were obeyed."""
+        """Charge requests that were processed."""
         self._used_bytes += count * self._request_cost_bytes
 
     def wait(self, connection: Sharer) -> None:
-        """Let it go on in a later turn."""
+        """Let the connection continue in a later turn."""
         self._waiting[connection] = None
         self._schedule()
 
@@ -83,7 +82,7 @@ class TurnShares:
             for connection in list(self._waiting):
                 if self.is_used_up:
                     break
-                del self._waiting[connection]  # it may wait again, behind all others
+                del self._waiting[connection]  # it may wait again, at the end of the queue
                 connection.go_on()
         finally:
             if self._waiting:
@@ -91,7 +90,7 @@ class TurnShares:
 
 
 class TurnTransport(asyncio.Transport):
-    """Gathers writes for the transport below; everything else goes straight to that."""
+    """Collects writes for the transport below; passes all other calls straight on to it."""
 
     def __init__(self, below: asyncio.Transport) -> None:
         super().__init__()
@@ -184,10 +183,10 @@ class TurnTransport(asyncio.Transport):
 
 
 class Opening(asyncio.Protocol):
-    """Stands in for a protocol until its connection is made, and gives it a `TurnTransport`."""
+    """Takes a protocol's place until its connection is made; gives it a `TurnTransport`."""
 
     transport: TurnTransport
-    """Once the connection is made."""
+    """Set once the connection is made."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
@@ -201,5 +200,5 @@ class Opening(asyncio.Protocol):
 
 
 def opening(factory: Callable[[], asyncio.Protocol]) -> Callable[[], Opening]:
-    """A factory for servers, whose protocols get a `TurnTransport`."""
+    """Return a factory for servers whose protocols get a `TurnTransport`."""
     return lambda: Opening(factory())

@@ -1,19 +1,19 @@
 """The list of missing copies: which bookie lacks which entries, published for re-replication.
 
-Two sources: entries that were acknowledged at Qa while a bookie never stored them (rule 4.5,
-D22), and copies that failed their digest when they were read (rule 9.2). Each becomes, per ledger,
-a work item in the metadata store, which survives this process:
+There are two sources: entries that were acknowledged at Qa while a bookie never stored them (rule
+4.5, D22), and copies that failed their digest in a read (rule 9.2). They become one work item per
+ledger in the metadata store, so they survive this process:
 
 `{root}/underreplication/ledgers/xxxx/xxxx/xxxx/xxxx/urL{ledger id}` (the id as 16 hex digits in
 four groups), JSON: `{"format": 1, "ledger_id": 7, "missing": {"bookie-2": [[0, 99]]}, "since_ms":
-...}`; ranges are inclusive. That a bookie is lost is said apart from what was noted of it, so that
-bad copies are not forgotten when it comes back with them. An item that exists is merged with a
-versioned write. Whoever copies the entries deletes it with the version it had (auto-recovery, rule
-2.1).
+...}`; ranges are inclusive. An item records the loss of a bookie apart from its noted ranges: if
+the bookie comes back with its entries, its bad copies are not forgotten. An existing item is merged
+with a versioned write. The worker that copies the entries deletes the item with the version that it
+read (auto-recovery, rule 2.1).
 
-Publishing runs in the background, `publish_delay_s` after the first note, and is tried again until
-it succeeds; what waits is bounded: more than `ranges_max` ranges of one bookie are joined into one
-that covers them all, which costs a needless look but hides nothing.
+Publishing runs in the background, `publish_delay_s` after the first note, and is retried until it
+succeeds. The waiting notes are bounded: more than `ranges_max` ranges of one bookie are joined into
+one that covers them all. That costs a needless check but hides nothing.
 """
 
 import asyncio
@@ -36,34 +36,34 @@ _log = structlog.get_logger(__name__)
 FORMAT_VERSION = 1
 
 _RETRY_DELAY_S_MIN = 0.05
-"""Between two tries, also where notes are published without a delay."""
+"""Shortest pause between two attempts, in seconds, even if `publish_delay_s` is 0."""
 
 _FIELDS = {"format", "ledger_id", "missing", "since_ms"}
 
 ENTRY_ID_MAX = (1 << 63) - 1
 
 Range = tuple[int, int]
-"""First and last entry id, both included."""
+"""First and last entry id, both inclusive."""
 
 EVERYTHING: Range = (0, ENTRY_ID_MAX)
-"""What a bookie lacks that is lost: whatever belongs on it. Who comes back with its entries lacks
-none of these, unlike those of the other ranges, which are read."""
+"""Range of a lost bookie: it lacks all entries that belong on it. If it comes back with its
+entries, nothing of this range is missing. The copies in other ranges, in contrast, are read and
+checked."""
 
 Missing = dict[str, list[Range]]
-"""Per bookie, inclusive ranges of entry ids in ascending order, apart from each other; behind them
-`EVERYTHING` if it is lost."""
+"""Per bookie, inclusive ranges of entry ids, ascending and separate. If the bookie is lost,
+`EVERYTHING` follows as the last one."""
 
 
 def item_path(root: str, ledger_id: int) -> str:
-    """The node of a ledger's work item."""
+    """Return the path of a ledger's work item."""
     digits = f"{ledger_id:016x}"
     groups = "/".join(digits[at : at + 4] for at in range(0, 16, 4))
     return f"{root}/underreplication/ledgers/{groups}/urL{ledger_id}"
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]], *, ranges_max: int) -> list[tuple[int, int]]:
-    """Merge ranges of entries into ascending, separate ones; into one covering range if there are
-    too many."""
+    """Merge ranges of entries into ascending, separate ones; into a single one if too many."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:
@@ -74,8 +74,7 @@ def merge_ranges(ranges: Iterable[tuple[int, int]], *, ranges_max: int) -> list[
 
 
 def merge_missing(one: Missing, other: Missing, *, ranges_max: int) -> Missing:
-    """What either of them says is missing; of each bookie at most `ranges_max` ranges, and whether
-    it is lost."""
+    """Return the union of two items: per bookie its ranges, up to `ranges_max`, and its loss."""
     merged: Missing = {}
     for bookie_id in sorted({*one, *other}):
         ranges = [*one.get(bookie_id, []), *other.get(bookie_id, [])]
@@ -89,7 +88,7 @@ def merge_missing(one: Missing, other: Missing, *, ranges_max: int) -> Missing:
 def encode_item(
     ledger_id: int, missing: Mapping[str, list[tuple[int, int]]], since_ms: int
 ) -> bytes:
-    """The value of a work item's node."""
+    """Encode a work item as the value of its node."""
     return json.dumps(
         {
             "format": FORMAT_VERSION,
@@ -102,13 +101,13 @@ def encode_item(
 
 
 def decode_item(value: bytes, *, path: str) -> tuple[Missing, int]:
-    """Missing ranges and since when (wall clock, ms).
+    """Decode a work item: the missing ranges, and since when (wall clock, ms).
 
-    A field that is unknown, missing or of another type is refused: the item is merged with what is
-    noted here, and writing it back would drop or change that.
+    A field that is unknown, missing or of another type is refused. The item is merged with the
+    notes of this process, and writing it back would drop or change that field.
 
     Raises:
-        InvalidLedgerMetadataError: not ours, or of a future format.
+        InvalidLedgerMetadataError: not a work item, or one of a future format.
     """
     try:
         data = json.loads(value)
@@ -156,7 +155,7 @@ def _refused(path: str, problem: str) -> InvalidLedgerMetadataError:
 
 
 class RepairQueue:
-    """Missing copies on their way to the metadata store. One per client."""
+    """Missing copies that wait to be published in the metadata store. One per client."""
 
     def __init__(
         self,
@@ -176,13 +175,13 @@ class RepairQueue:
         self._publisher: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self.noted = 0
-        """Notes taken since the start (`ADD_ENTRY_UR` and bad replicas)."""
+        """Number of notes since the start (`ADD_ENTRY_UR` and bad replicas)."""
         self.on_noted: list[Callable[[int, int, int, str, str], None]] = []
 
     def note(self, ledger_id: int, first: int, last: int, bookie_id: str, reason: str) -> None:
-        """Entries `first` to `last` of the ledger lack a good copy on the bookie."""
+        """Note that entries `first` to `last` of the ledger lack a good copy on the bookie."""
         self.noted += 1
-        # A bookie whose index of a ledger is damaged knows no end. `EVERYTHING` would call it lost.
+        # A bookie with a damaged index of a ledger reports no end. `EVERYTHING` would call it lost.
         last = min(last, ENTRY_ID_MAX - 1)
         ranges = self._waiting.setdefault(ledger_id, {}).setdefault(bookie_id, [])
         is_new = not ranges
@@ -208,7 +207,7 @@ class RepairQueue:
         )
 
     async def close(self, *, timeout_s: float) -> None:
-        """Publish what waits, within bounds, and stop."""
+        """Publish the waiting notes, for up to `timeout_s`, and stop."""
         self._closing.set()
         if self._waiting and not self._is_publishing:
             self._start()
@@ -226,8 +225,8 @@ class RepairQueue:
             try:
                 await self._publish(ledger_id, missing)
             except InvalidLedgerMetadataError as error:
-                # Overwriting what cannot be read could drop what others noted; trying again
-                # changes nothing. It takes somebody who looks at the node.
+                # Overwriting an unreadable item could drop notes of others, and a retry changes
+                # nothing. An operator has to look at the node.
                 _log.error(
                     "missing_copies_not_published",
                     ledger_id=ledger_id,
@@ -244,7 +243,7 @@ class RepairQueue:
         self._publisher = None
 
     async def _collect(self) -> None:
-        """A bookie that is down misses many entries: they make one update, not one each."""
+        """Wait, so that the many entries that a dead bookie misses become one update."""
         try:
             async with asyncio.timeout(self._publish_delay_s):
                 await self._closing.wait()
@@ -278,21 +277,21 @@ async def publish_item(
     ranges_max: int,
     renews: bool = False,
 ) -> bool:
-    """Create the work item, or merge into the one that is there; whether that changed anything.
+    """Create the work item, or merge into an existing one; return whether that changed it.
+
+    After an unknown outcome, call again: merging the same ranges again changes nothing.
 
     Args:
-        renews: while the ledger is in work, write the item though it says all of it already: who
-            works on it may have looked before this was found out, and must not delete the item.
-
-    An unknown outcome needs no care: merging the same ranges again changes nothing.
+        renews: while the ledger is in work, write the item even if it has all of the ranges. The
+            worker may have checked before this was noted, and then must not delete the item.
 
     Raises:
-        InvalidLedgerMetadataError: what is there is no work item that this version reads.
+        InvalidLedgerMetadataError: the node is not a work item that this version reads.
         UnknownOutcomeError, MetadataUnavailableError: publish again.
     """
     path = item_path(root, ledger_id)
-    # The lock is asked for before the item is read. A worker that locks the ledger later also
-    # checks it later. A worker that held the lock before has deleted the item by now, or leaves it.
+    # Check the lock before the item is read. A worker that locks the ledger later also checks it
+    # later. A worker that held the lock before has deleted the item by now, or leaves it.
     is_in_work = renews and await store.exists(lock_path(root, ledger_id)) is not None
     is_news = False
 

@@ -1,13 +1,13 @@
-"""What is wrong with a stored value, in words. Pure."""
+"""Describes what is wrong with a stored value. Pure."""
 
 from pydantic import ValidationError
 
 
 def first_problem(error: ValidationError, *, whole: str = "value") -> str:
-    """Return the first of what pydantic found: the field, and what is wrong with it.
+    """Return the first problem that pydantic found: the field, and what is wrong with it.
 
     Args:
-        whole: stands for the field where the value as a whole is wrong.
+        whole: name to use instead of a field if the value as a whole is wrong.
     """
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"

@@ -1,8 +1,8 @@
 """Frames of the bookie protocol: a fixed header, then a body that depends on the operation.
 
-Layout: docs/formats/bookie-frame.md and docs/formats/entry.md. This module turns bytes into frames
-and back. It knows nothing of ledgers, quorums or sockets; operations and status codes are numbers
-on the wire and are never renumbered.
+Layout: docs/formats/bookie-frame.md and docs/formats/entry.md. This module encodes and decodes
+frames. It knows nothing of ledgers, quorums or sockets. Operations and status codes are numbers on
+the wire and are never renumbered.
 """
 
 import struct
@@ -17,12 +17,12 @@ MAGIC = 0x4D42
 VERSION = 1
 
 HEADER = struct.Struct(">IHBBBBQqq")
-"""length, magic, version, op, flags, status, request id, ledger id, entry id."""
+"""Fields: length, magic, version, op, flags, status, request id, ledger id, entry id."""
 
 HEADER_BYTES = HEADER.size
 MASTER_KEY_BYTES = 20
 FRAME_BYTES_MAX = 8 << 20
-"""Larger than any batch of adds (see `LedgerSettings.add_frame_bytes_max`) or one largest entry."""
+"""Larger than any batch of adds (see `LedgerSettings.add_frame_bytes_max`) or the largest entry."""
 
 ADD_BYTES_MAX = 6 << 20
 """Payload bytes that fit into one ADD frame, with room for packet headers and the length table."""
@@ -31,18 +31,18 @@ RESPONSE = 0x80
 """Set in the op byte of every response."""
 
 PACKET_HEADER = struct.Struct(">qqqq")
-"""ledger id, entry id, last add confirmed, length: the first 32 bytes of an entry packet."""
+"""The first 32 bytes of an entry packet: ledger id, entry id, last add confirmed, length."""
 
 _LENGTH_BYTES = 4
 _READ_BODY = struct.Struct(">qI")
 _U32 = struct.Struct(">I")
 _ONE = _U32.pack(1)
 _SINGLE_AT = 8
-"""Where the packet of a block of one entry begins."""
+"""Offset of the packet in a block of one entry."""
 
 
 class Op(IntEnum):
-    """Operations. Stored nowhere, but spoken between versions: never renumber."""
+    """Operations. Not stored, but exchanged between versions: never renumber."""
 
     ADD = 1
     READ = 2
@@ -85,7 +85,7 @@ class Status(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One frame. `op` has the RESPONSE bit stripped; `status` is 0 in requests."""
+    """One frame. `op` has the RESPONSE bit removed; `status` is 0 in requests."""
 
     op: int
     is_response: bool
@@ -100,20 +100,20 @@ class Frame(NamedTuple):
 class EntryBlock(NamedTuple):
     """Several entry packets of one ledger, in ascending entry order, in one buffer.
 
-    The same bytes travel in ADD requests and READ responses, and lie in journals and entry logs:
-    count (u32), that many packet lengths (u32 each), then the packets themselves.
+    ADD requests, READ responses, journals and entry logs have the same bytes: count (u32), that
+    many packet lengths (u32 each), then the packets themselves.
     """
 
     lengths: tuple[int, ...]
     data: bytes
-    """The whole block, with its length table."""
+    """The whole block, including its length table."""
 
     @property
     def packets_offset(self) -> int:
         return 4 + 4 * len(self.lengths)
 
     def packets(self) -> list[bytes]:
-        """The packets as separate bytes objects."""
+        """Return the packets as separate bytes objects."""
         at = self.packets_offset
         data = self.data
         ends = accumulate(self.lengths, initial=at)
@@ -131,7 +131,7 @@ def encode_frame(
     status: int = 0,
     body: bytes = b"",
 ) -> bytes:
-    """One frame with its body in a single buffer."""
+    """Encode a frame with its body in a single buffer."""
     length = HEADER_BYTES - _LENGTH_BYTES + len(body)
     header = HEADER.pack(length, MAGIC, VERSION, op, flags, status, request_id, ledger_id, entry_id)
     return header + body
@@ -140,7 +140,7 @@ def encode_frame(
 def encode_header(
     op: int, body_bytes: int, *, request_id: int, ledger_id: int, entry_id: int, flags: int
 ) -> bytes:
-    """The header alone, for a body that is written after it without being copied."""
+    """Encode the header alone, for a body that is written after it without being copied."""
     return HEADER.pack(
         HEADER_BYTES - _LENGTH_BYTES + body_bytes,
         MAGIC,
@@ -162,10 +162,10 @@ def encode_block(packets: Sequence[bytes]) -> EntryBlock:
 
 
 def decode_block(data: bytes) -> EntryBlock:
-    """Check the length table of a block against its size.
+    """Decode a block, and check its length table against its size.
 
     Raises:
-        BookieProtocolError: empty, truncated, or lengths that do not add up to the data.
+        BookieProtocolError: the block is empty or truncated, or the lengths do not add up to it.
     """
     if data.startswith(_ONE) and len(data) > _SINGLE_AT:
         (length,) = _U32.unpack_from(data, 4)
@@ -187,12 +187,12 @@ def decode_block(data: bytes) -> EntryBlock:
 
 
 def encode_read_body(*, last_entry_id: int, bytes_max: int, master_key: bytes = b"") -> bytes:
-    """Body of READ: last entry id (i64), reply bound in bytes (u32), master key or nothing."""
+    """Encode the body of READ: last entry id (i64), reply limit in bytes (u32), key or nothing."""
     return _READ_BODY.pack(last_entry_id, bytes_max) + master_key
 
 
 def decode_read_body(body: bytes) -> tuple[int, int, bytes]:
-    """Last entry id, reply bound in bytes, master key (empty if there is none)."""
+    """Decode the body of READ: last entry id, reply limit in bytes, master key (empty if none)."""
     if len(body) not in (_READ_BODY.size, _READ_BODY.size + MASTER_KEY_BYTES):
         raise BookieProtocolError(f"READ body has {len(body)} bytes")
     last_entry_id, bytes_max = _READ_BODY.unpack_from(body)
@@ -200,7 +200,7 @@ def decode_read_body(body: bytes) -> tuple[int, int, bytes]:
 
 
 def _foreign_header(data: bytes, at: int) -> BookieProtocolError | BookieVersionError:
-    """The error for a header that this release does not speak."""
+    """Return the error for a header that this release cannot read."""
     _, magic, version, op, _, _, request_id, ledger_id, entry_id = HEADER.unpack_from(data, at)
     if magic == MAGIC:
         return BookieVersionError(
@@ -217,7 +217,7 @@ def _foreign_header(data: bytes, at: int) -> BookieProtocolError | BookieVersion
 
 
 class FrameDecoder:
-    """Bytes in, frames out. One decoder per connection; after an error it must not be fed again."""
+    """Turns bytes into frames. One decoder per connection; do not use it again after an error."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -226,14 +226,15 @@ class FrameDecoder:
         self._wanted = _LENGTH_BYTES
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Frames completed by `data`, in order.
+        """Return the frames that `data` completes, in order.
 
-        A large frame arrives in many reads; they are kept apart until it is whole, and then only
-        this frame is put together: what follows it in `data` is not copied a second time.
+        A large frame arrives in many reads. Its chunks are kept until it is whole, and only this
+        frame is joined: later bytes of `data` are not copied a second time.
 
         Raises:
-            BookieProtocolError: a frame that is too large, too small or of a foreign protocol.
-            BookieVersionError: one of an unknown version. The header is the same in all of them.
+            BookieProtocolError: a frame is too large, too small or of another protocol.
+            BookieVersionError: a frame has an unknown version. The header is the same in all
+                versions.
         """
         frames: list[Frame] = []
         at, end = 0, len(data)
@@ -289,7 +290,7 @@ class FrameDecoder:
         return frames
 
     def _join(self, last: memoryview) -> Frame:
-        """The frame of which there are chunks, the first with its whole header, and the last."""
+        """Join a frame from its chunks, the first with the whole header, and its last part."""
         first = self._chunks[0]
         _, _, _, op, flags, status, request_id, ledger_id, entry_id = HEADER.unpack_from(first)
         body = b"".join((memoryview(first)[HEADER_BYTES:], *self._chunks[1:], last))

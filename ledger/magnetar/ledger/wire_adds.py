@@ -1,7 +1,7 @@
 """ADDS: adds of many ledgers in one frame, and the outcomes of many in one reply. Bytes only.
 
-Layout: docs/formats/bookie-frame.md. An add in such a frame is what an ADD says, with its ids in
-front; a reply names those that it is about, so that their outcomes may come in several replies.
+Layout: docs/formats/bookie-frame.md. An add in such a frame has the contents of an ADD, preceded by
+its ids. A reply names the adds that it answers, so one frame may get several replies.
 """
 
 import struct
@@ -13,22 +13,22 @@ from typing import NamedTuple
 from magnetar.ledger.errors import BookieProtocolError
 
 ADD_HEAD = struct.Struct(">qqI20s")
-"""Ledger id, entry id, bytes of the entry block, master key: the block follows."""
+"""Ledger id, entry id, bytes of the entry block, master key. The block follows."""
 
 SINGLE_ADD_HEAD = struct.Struct(">qqI20sII")
-"""The head of an add with the table of a block of one entry: its packet follows."""
+"""Head of an add, with the table of a block of one entry. The packet follows."""
 
 SINGLE_TABLE_BYTES = SINGLE_ADD_HEAD.size - ADD_HEAD.size
 
 PAIR_BYTES = 16
-"""Ledger id and entry id: what names an add. An add in a frame begins with them."""
+"""Ledger id and entry id, which identify an add. Each add in a frame begins with them."""
 
 KEY_AT = 20
-"""Where the key begins in an add: from there on it is the body of an ADD."""
+"""Offset of the key in an add; from there on, the add is the body of an ADD."""
 
 ADDS_MAX = 128
-"""Adds in one frame, at most: to obey it takes a bookie less than a millisecond, and no other
-connection waits longer."""
+"""Maximum number of adds in one frame. A bookie processes them in less than a millisecond, so other
+connections wait no longer than that."""
 
 NO_ID = -1
 """Ledger id and entry id in the header of a frame of ADDS."""
@@ -41,22 +41,22 @@ class Outcome(NamedTuple):
     """Body of a reply to ADDS."""
 
     pairs: list[bytes]
-    """Of the adds that it is about."""
+    """Ids of the adds that the reply answers."""
     text: bytes
-    """For people; of those that failed."""
+    """Error text for people, for adds that failed."""
 
 
 encode_count = _U32.pack
-"""What the body of a request, and that of a reply, begins with: how many adds follow."""
+"""Encodes the number of adds, which begins the body of a request and of a reply."""
 
 
 def count_of(body: bytes) -> int:
-    """How many adds a body says it is about; 0 of one that is too short to say so."""
+    """Return the number of adds in a body; 0 if the body is too short to say."""
     return _U32.unpack_from(body)[0] if len(body) >= COUNT_BYTES else 0
 
 
 def encode_outcome(ids: Sequence[int], text: bytes = b"") -> bytes:
-    """`ids`: ledger id, entry id, ledger id, entry id, ..."""
+    """Encode a reply to ADDS. `ids`: ledger id, entry id, ledger id, entry id, ..."""
     pairs = array("q", ids)
     if byteorder == "little":
         pairs.byteswap()
@@ -64,9 +64,10 @@ def encode_outcome(ids: Sequence[int], text: bytes = b"") -> bytes:
 
 
 def decode_outcome(body: bytes) -> Outcome:
-    """
+    """Decode a reply to ADDS.
+
     Raises:
-        BookieProtocolError: too short for the adds that it counts.
+        BookieProtocolError: the body is too short for its number of adds.
     """
     count = count_of(body)
     end = COUNT_BYTES + PAIR_BYTES * count

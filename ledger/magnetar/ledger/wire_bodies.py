@@ -1,6 +1,6 @@
-"""Bodies of READ_LAC, WRITE_LAC and LIST_ENTRIES: bytes into values and back.
+"""Bodies of READ_LAC, WRITE_LAC and LIST_ENTRIES: encoding and decoding.
 
-Layout: docs/formats/bookie-frame.md. The packets inside stay as they are: `digest.py` checks them.
+Layout: docs/formats/bookie-frame.md. The packets inside are not checked here, but by `digest.py`.
 """
 
 import struct
@@ -10,13 +10,13 @@ from magnetar.ledger.errors import BookieProtocolError
 from magnetar.ledger.wire import MASTER_KEY_BYTES, EntryBlock, decode_block
 
 LAC_PACKET_HEADER = struct.Struct(">qq")
-"""ledger id, last add confirmed: the first 16 bytes of a LAC packet."""
+"""Fields: ledger id, last add confirmed. The first 16 bytes of a LAC packet."""
 
 LAC_PACKET_BYTES_MAX = LAC_PACKET_HEADER.size + 20
-"""With the longest digest there is."""
+"""Size with the longest digest."""
 
 ENTRY_LIST_BYTES_MAX = 64 << 10
-"""Bitmap of one reply to LIST_ENTRIES, at most: half a million ids."""
+"""Largest bitmap in one reply to LIST_ENTRIES, in bytes: half a million ids."""
 
 _LONG_POLL_BODY = struct.Struct(">qII")
 _ENTRY_LIST_HEAD = struct.Struct(">qq")
@@ -27,23 +27,24 @@ class LongPoll(NamedTuple):
     """Body of a READ_LAC with the flag LONG_POLL."""
 
     previous_lac: int
-    """What the client knows already."""
+    """The LAC that the client knows already."""
     wait_ms: int
     entries_bytes_max: int
-    """Bytes of entries that the reply may bring along; 0: none."""
+    """Maximum bytes of entries that the reply may carry; 0: none."""
     master_key: bytes = b""
-    """Of the ledger; see `read_key`."""
+    """Master key of the ledger; see `read_key`."""
 
 
 def encode_long_poll(poll: LongPoll) -> bytes:
-    """Previous LAC (i64), wait in ms (u32), bound of the entries in bytes (u32), and the master
-    key of 20 bytes or nothing."""
+    """Encode: previous LAC (i64), wait in ms (u32), limit for the entries in bytes (u32), and the
+    master key of 20 bytes or nothing."""
     *numbers, key = poll
     return _LONG_POLL_BODY.pack(*numbers) + key
 
 
 def decode_long_poll(body: bytes) -> LongPoll:
-    """
+    """Decode the body of a long poll.
+
     Raises:
         BookieProtocolError: neither 16 nor 36 bytes.
     """
@@ -53,18 +54,18 @@ def decode_long_poll(body: bytes) -> LongPoll:
 
 
 class LacReply(NamedTuple):
-    """Body of an OK reply to READ_LAC. The packets are as the bookie keeps them, unchecked."""
+    """Body of an OK reply to READ_LAC. The packets are as the bookie stores them, unchecked."""
 
     last_packet: bytes
-    """The packet of the last entry stored; empty if there is none, or if the other tells more."""
+    """Packet of the last stored entry; empty if there is none, or if the explicit LAC is higher."""
     explicit_packet: bytes
-    """The LAC packet with the highest LAC; empty if there is none."""
+    """LAC packet with the highest explicit LAC; empty if there is none."""
     block: EntryBlock | None
-    """Entries behind the previous LAC of a long poll, if they came along."""
+    """Entries behind the previous LAC of a long poll; None if the reply carries none."""
 
 
 def encode_lac_reply(last_packet: bytes, explicit_packet: bytes, block: bytes = b"") -> bytes:
-    """u32 n, n bytes, u32 m, m bytes, entry block or nothing."""
+    """Encode: u32 n, n bytes, u32 m, m bytes, entry block or nothing."""
     return b"".join(
         (
             _U32.pack(len(last_packet)),
@@ -77,9 +78,10 @@ def encode_lac_reply(last_packet: bytes, explicit_packet: bytes, block: bytes = 
 
 
 def decode_lac_reply(body: bytes) -> LacReply:
-    """
+    """Decode the body of an OK reply to READ_LAC.
+
     Raises:
-        BookieProtocolError: lengths that do not add up to the body, or a malformed block.
+        BookieProtocolError: the lengths do not add up to the body, or the block is malformed.
     """
     parts: list[bytes] = []
     at = 0
@@ -101,7 +103,7 @@ def decode_lac_reply(body: bytes) -> LacReply:
 
 
 def decode_write_lac(body: bytes) -> tuple[bytes, bytes]:
-    """Body of WRITE_LAC: master key and LAC packet.
+    """Decode the body of WRITE_LAC: master key and LAC packet.
 
     Raises:
         BookieProtocolError: too short or too long for both.
@@ -116,14 +118,14 @@ class EntryList(NamedTuple):
     """One page of the entry ids that a bookie holds of a ledger: body of a LIST_ENTRIES reply."""
 
     first_entry_id: int
-    """The id of the bitmap's first bit, which is set; -1 if the bitmap is empty."""
+    """Id of the bitmap's first bit, which is set; -1 if the bitmap is empty."""
     next_entry_id: int
-    """Where to go on, behind the bitmap; -1 if nothing is held there."""
+    """Id from which to continue, behind the bitmap; -1 if the bookie holds none there."""
     bitmap: bytes
-    """Bit `i % 8` of byte `i // 8` says whether `first_entry_id + i` is held."""
+    """Bit `i % 8` of byte `i // 8` says whether the bookie holds `first_entry_id + i`."""
 
     def entry_ids(self) -> list[int]:
-        """The ids, ascending."""
+        """Return the ids, ascending."""
         first = self.first_entry_id
         return [
             first + 8 * at + bit
@@ -135,14 +137,15 @@ class EntryList(NamedTuple):
 
 
 def encode_entry_list(page: EntryList) -> bytes:
-    """First id (i64), next id (i64), bitmap."""
+    """Encode: first id (i64), next id (i64), bitmap."""
     return _ENTRY_LIST_HEAD.pack(page.first_entry_id, page.next_entry_id) + page.bitmap
 
 
 def decode_entry_list(body: bytes) -> EntryList:
-    """
+    """Decode the body of a LIST_ENTRIES reply.
+
     Raises:
-        BookieProtocolError: truncated, ids that cannot be, or a bitmap that does not fit them.
+        BookieProtocolError: truncated, impossible ids, or a bitmap that does not match them.
     """
     if not _ENTRY_LIST_HEAD.size <= len(body) <= _ENTRY_LIST_HEAD.size + ENTRY_LIST_BYTES_MAX:
         raise BookieProtocolError(f"LIST_ENTRIES reply has {len(body)} bytes")
@@ -161,12 +164,12 @@ def decode_entry_list(body: bytes) -> EntryList:
 
 
 def encode_list_entries(bitmap_bytes_max: int, *, master_key: bytes = b"") -> bytes:
-    """Body of LIST_ENTRIES: bound of the bitmap in bytes (u32), master key or nothing."""
+    """Encode the body of LIST_ENTRIES: bitmap limit in bytes (u32), master key or nothing."""
     return _U32.pack(bitmap_bytes_max) + master_key
 
 
 def decode_list_entries(body: bytes) -> tuple[int, bytes]:
-    """Bound of the bitmap in bytes, master key (empty if there is none).
+    """Decode the body of LIST_ENTRIES: limit of the bitmap in bytes, master key (empty if none).
 
     Raises:
         BookieProtocolError: neither 4 nor 24 bytes.
@@ -176,7 +179,7 @@ def decode_list_entries(body: bytes) -> tuple[int, bytes]:
 
 
 def _key_behind(body: bytes, head: struct.Struct, what: str) -> bytes:
-    """The master key that follows the head of a body; empty if nothing does.
+    """Return the master key that follows the head of a body; empty if there is none.
 
     Raises:
         BookieProtocolError: the body is neither the head alone nor the head and a key.

@@ -1,17 +1,17 @@
 """The ledger writer: one open ledger, one writer, entries confirmed in order.
 
-Appends of one loop turn leave as one frame per bookie, together with those of the client's other
-ledgers. Entry ids are given at `append`; the last add confirmed (LAC) that travels with an entry is
-the one known when it is sent; `on_done` callbacks run in entry order as the ack quorum is reached.
+The appends of one loop turn leave as one frame per bookie, together with those of the client's
+other ledgers. `append` gives the entry ids. Each entry carries the last add confirmed (LAC) that is
+known when the entry is sent. `on_done` callbacks run in entry order as the ack quorum is reached.
 There is no task, future or lock per entry.
 
-A writer that is refused as fenced stops for good: another client owns the ledger's end. The outcome
-of the adds that were pending is then unknown; recovery decides. The same holds when the metadata
-says that the ledger is no longer OPEN, which the writer watches. Sending, ensemble changes
-included, is the business of `add_pipeline.py`; metadata writes are `writer_metadata.py`'s.
+A writer that is refused as fenced stops for good: another client decides where the ledger ends. The
+outcome of the pending adds is then unknown; recovery decides. The writer also stops when the
+metadata, which it watches, says that the ledger is no longer OPEN. `add_pipeline.py` sends the
+entries and changes ensembles; `writer_metadata.py` writes metadata.
 
-Readers that follow learn the LAC from the entry after. When none comes, an explicit LAC tells them,
-`explicit_lac_interval_ms` later. Source: ledger protocol, sections 4, 6 and 9.
+Readers that follow learn the LAC from the next entry. If none comes, the writer sends an explicit
+LAC after `explicit_lac_interval_ms`. Source: ledger protocol, sections 4, 6 and 9.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from magnetar.ledger.writing.add_turn import OnDone, PendingAdd
 from magnetar.ledger.writing.writer_metadata import WriterMetadata
 
 _TABLE_BYTES = 4
-"""Of an entry in an ADD frame, beside its packet: its place in the table of lengths."""
+"""Bytes of an entry in an ADD frame beside its packet: its place in the table of lengths."""
 
 
 class _State(Enum):
@@ -48,7 +48,7 @@ class _State(Enum):
 
 
 class LedgerWriter:
-    """The one handle that may add to a ledger."""
+    """The only handle that may add to a ledger."""
 
     def __init__(self, ledger: VersionedLedger, parts: ClientParts) -> None:
         metadata = ledger.metadata
@@ -87,34 +87,34 @@ class LedgerWriter:
         self._next_entry_id = 0
         self._last_add_confirmed = -1
         self._told_last_add_confirmed = -1
-        """The LAC that the bookies have been sent, with an entry or explicitly."""
+        """The newest LAC that was sent to bookies, with an entry or explicitly."""
         self._explicit_lac_s = settings.explicit_lac_interval_ms / 1000
         self._explicit_lac_timer: asyncio.TimerHandle | None = None
         self._explicit_lac_answers_due = 0
         self._explicit_lac_copies = 0
-        """Bookies that have stored the explicit LAC that was told last."""
+        """Number of bookies that have stored the last explicit LAC."""
         self._length_sent = 0
         self._length_confirmed = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._unsent_groups: list[tuple[int, OnDone]] = []
-        """Per append: how many payloads, and whom to tell."""
+        """Per append: the number of payloads, and the callback."""
         self._drained: asyncio.Event | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As far as it is known to be committed."""
+        """The last value that is known to be committed."""
         return self._metadata.current
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry id that is confirmed together with all before it; -1 when none is."""
+        """Highest entry id that is confirmed together with all before it; -1 if there is none."""
         return self._last_add_confirmed
 
     @property
     def has_failed(self) -> bool:
-        """Whether the handle ended because of its bookies, or was fenced."""
+        """Whether the handle ended because its bookies failed, or was fenced."""
         return self._state is _State.FAILED
 
     @property
@@ -138,7 +138,7 @@ class LedgerWriter:
         return self._pipeline.pending_bytes + self._unsent_bytes
 
     def append(self, payloads: Sequence[bytes], on_done: OnDone) -> int:
-        """Add entries; returns the id of the first. The others follow it without a gap.
+        """Add entries; return the id of the first. The ids of the others follow without a gap.
 
         `on_done(None)` runs when all of them are confirmed, `on_done(error)` when they may not be.
 
@@ -174,10 +174,10 @@ class LedgerWriter:
         return first_entry_id
 
     async def add(self, payload: bytes) -> int:
-        """Add one entry and wait until it is confirmed; returns its id.
+        """Add one entry and wait until it is confirmed; return its id.
 
         Raises:
-            As `append`, and whatever ended the handle meanwhile.
+            LedgerError: see `append`; or the error that ended the handle meanwhile.
         """
         future: asyncio.Future[None] = self._loop.create_future()
 
@@ -194,10 +194,10 @@ class LedgerWriter:
         return entry_id
 
     def _send(self) -> None:
-        """Send what was appended in this loop turn, in as few frames as the bounds allow.
+        """Send the appends of this loop turn, in as few frames as the bounds allow.
 
-        An append is not cut as long as it fits into any frame at all: its entries then become
-        confirmed, or fail, together.
+        An append is split only if it does not fit into any frame. So its entries are confirmed, or
+        fail, together.
         """
         payloads, groups = self._unsent, self._unsent_groups
         self._unsent, self._unsent_groups = [], []
@@ -229,7 +229,7 @@ class LedgerWriter:
             self._send_frame(entry_id, frame, callbacks)
 
     def _send_one(self, entry_id: int, payload: bytes, on_done: OnDone) -> None:
-        """The one entry of this turn: what a ledger among thousands has."""
+        """Send the only entry of this turn: the usual case for one ledger among thousands."""
         if self._state is _State.FAILED:
             assert self._error is not None
             self._tell(on_done, self._error)
@@ -244,7 +244,7 @@ class LedgerWriter:
         self, first_entry_id: int, payloads: list[bytes], callbacks: list[tuple[int, OnDone]]
     ) -> None:
         if self._state is _State.FAILED:
-            # Lost while earlier frames of this turn were sent.
+            # The handle failed while earlier frames of this turn were sent.
             assert self._error is not None
             for _, on_done in callbacks:
                 self._tell(on_done, self._error)
@@ -274,7 +274,7 @@ class LedgerWriter:
 
     def _on_missed(self, bookie_id: str, add: PendingAdd) -> None:
         if bookie_id not in self.metadata.ensemble_for(add.first_entry_id):
-            return  # a late word of a former member: another has stored the entries in its place
+            return  # a late reply of a replaced bookie: another bookie has stored the entries
         self._parts.follow_up.take(
             bookie_id,
             self.ledger_id,
@@ -312,13 +312,14 @@ class LedgerWriter:
             )
 
     def _on_lac_reply(self, told: int, reply: Frame | BookieUnavailableError) -> None:
-        """A hint to readers, who ask any E - Qa + 1 bookies: it is told when Qa have it."""
+        """Count a copy of the explicit LAC. It is a hint to readers, who ask any E - Qa + 1
+        bookies, so it needs Qa copies."""
         self._explicit_lac_answers_due -= 1
         if isinstance(reply, Frame) and reply.status == Status.OK:
             self._explicit_lac_copies += 1
         is_short = self._explicit_lac_copies < self.metadata.ack_quorum
         if self._explicit_lac_answers_due == 0 and is_short:
-            if self._told_last_add_confirmed == told:  # else an entry has told more meanwhile
+            if self._told_last_add_confirmed == told:  # otherwise an entry has carried a newer LAC
                 self._told_last_add_confirmed = told - 1
             self._tell_lac_later()
         if isinstance(reply, Frame) and reply.status == Status.FENCED:
@@ -330,7 +331,7 @@ class LedgerWriter:
             )
 
     def _tell(self, on_done: OnDone, error: LedgerError | None) -> None:
-        """A bug of one caller must not keep those behind it from hearing their outcome."""
+        """Call `on_done`. An exception in one callback must not prevent the later ones."""
         try:
             on_done(error)
         except Exception as bug:  # noqa: BLE001  # handed on to the loop's handler
@@ -343,7 +344,7 @@ class LedgerWriter:
         return self._pipeline.is_empty and not self._unsent
 
     def _fail(self, error: LedgerError) -> None:
-        """End the handle: every pending add fails, in order, with an outcome that is unknown."""
+        """End the handle: every pending add fails, in order, with an unknown outcome."""
         if self._state in (_State.FAILED, _State.CLOSED):
             return
         self._state = _State.FAILED
@@ -352,10 +353,10 @@ class LedgerWriter:
         self._abandon_pending(error)
 
     def abandon(self) -> None:
-        """Give the handle up without closing the ledger, as a crash would; recovery decides.
+        """Abandon the handle without closing the ledger, as a crash would; recovery decides.
 
-        Pending adds fail with LedgerClosedError; their outcome is unknown. A close or a change of
-        the ensemble that is under way is not tried again, and fails with it.
+        Pending adds fail with LedgerClosedError; their outcome is unknown. A close or an ensemble
+        change in progress is not retried, and fails with the same error.
         """
         self._metadata.give_up()
         self._fail(LedgerClosedError(f"ledger {self.ledger_id}: its handle was given up"))
@@ -374,13 +375,13 @@ class LedgerWriter:
     async def close(self, *, force: bool = False) -> LedgerMetadata:
         """Close the ledger at the last add confirmed and return its final metadata.
 
-        Waits up to `close_drain_timeout_s` for pending adds unless `force` is set; what is still
-        pending then fails with LedgerClosedError and is certainly not part of the ledger. A forced
-        close also ends a handle whose adds failed for want of bookies.
+        Wait up to `close_drain_timeout_s` for pending adds unless `force` is set. Adds that are
+        still pending then fail with LedgerClosedError and are certainly not part of the ledger. A
+        forced close also ends a handle whose adds failed for lack of bookies.
 
         Raises:
             LedgerFencedError: another client recovers or has closed the ledger differently.
-            LedgerClosedError: the handle was given up meanwhile.
+            LedgerClosedError: the handle was abandoned meanwhile.
             MetadataUnavailableError and other MetadataErrors: call again.
         """
         if self._state is _State.CLOSED:
@@ -404,16 +405,16 @@ class LedgerWriter:
     async def _wait_drained(self) -> None:
         if self._is_drained:
             return
-        if self._drained is None:  # else another close waits as well
+        if self._drained is None:  # otherwise another close waits, too
             self._drained = asyncio.Event()
         try:
             async with asyncio.timeout(self._settings.close_drain_timeout_s):
                 await self._drained.wait()
         except TimeoutError:
-            pass  # what is still pending is abandoned by the caller
+            pass  # the caller abandons what is still pending
 
     async def read(self, first: int, last: int, *, bytes_max: int = 1 << 20) -> list[bytes]:
-        """Payloads of confirmed entries, as `LedgerReader.read`."""
+        """Read payloads of confirmed entries, under the rules of `LedgerReader.read`."""
         return await self._parts.fetcher.fetch(
             self.metadata,
             first,
@@ -424,9 +425,9 @@ class LedgerWriter:
 
 
 def _cut(payloads: list[bytes], overhead_bytes: int) -> list[list[bytes]]:
-    """Pieces that each fit into one ADD frame: nearly always the whole.
+    """Split payloads into pieces that each fit into one ADD frame; nearly always there is one.
 
-    With what goes along with each payload: an empty one takes 40 bytes of the frame.
+    Counts the overhead of each payload: even an empty one takes 40 bytes of the frame.
     """
     if sum(map(len, payloads)) + len(payloads) * overhead_bytes <= ADD_BYTES_MAX:
         return [payloads]

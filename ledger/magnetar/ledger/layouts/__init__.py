@@ -1,1 +1,1 @@
-"""Where ledgers lie in the metadata store, and where their ids come from."""
+"""Layouts of ledgers in the metadata store, and sources of ledger ids."""

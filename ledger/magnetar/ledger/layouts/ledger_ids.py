@@ -2,12 +2,13 @@
 
 Short ids come from an ephemeral sequential node below `{root}/idgen`: the counter that the store
 appends is the id. ZooKeeper's counter is a signed 32-bit number, so short ids end at 2^31 - 2. Long
-ids come from directories `{root}/idgen-long/HOB-xxxxxxxxxx`: the number in the name gives the high
-32 bits, the counter within it the low ones; when it is used up, the next directory is begun.
+ids come from directories `{root}/idgen-long/HOB-xxxxxxxxxx`. The number in the name gives the high
+32 bits, the counter within the directory the low ones. When a counter is used up, the next
+directory is created.
 
-No generator's parent is ever deleted: the counters live there, and ids would repeat while bookies
-still hold old data (D30). Metadata that was restored from a backup has old counters: bookies move
-them past what they hold when they start (`LedgerManager.pass_ids`). Gaps are normal.
+No generator's parent is ever deleted: the counters are there, and ids would repeat while bookies
+still hold old data (D30). Metadata restored from a backup has old counters. When bookies start,
+they move the counters past the ids that they hold (`LedgerManager.pass_ids`). Gaps are normal.
 
 Source: ledger protocol, section 3.
 """
@@ -24,20 +25,21 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.metadata.store import SEQUENCE_DIGITS, MetadataStore
 
 LEDGER_ID_LIMIT = (1 << 31) - 1
-"""Short ids, and the low part of long ones, are below this."""
+"""Upper limit, exclusive, of short ids and of the low part of long ones."""
 
 _HIGH_FIRST = 1
-"""High bits 0 would give the short ids once more."""
+"""High bits 0 would repeat the short ids."""
 
 _HIGH_BITS = 32
 _HIGH_DIRECTORY = re.compile(r"HOB-([0-9]{10})")
 
 
 class LedgerIds(Protocol):
-    """A source of ledger ids. No two callers ever get the same."""
+    """A source of ledger ids. No two callers ever get the same id."""
 
     async def next_id(self) -> int:
-        """
+        """Return a new ledger id.
+
         Raises:
             LedgerIdsExhaustedError, UnknownOutcomeError, MetadataUnavailableError
         """
@@ -70,7 +72,7 @@ class LongLedgerIds:
             try:
                 low = await _next_number(self._store, f"{self._parent}/{_directory(high)}")
             except LedgerIdsExhaustedError:
-                # Two clients may find this out at once; both go on in the same next directory.
+                # Two clients may find this out at once; both continue in the same next directory.
                 high = await self._begin(high + 1)
             else:
                 return high << _HIGH_BITS | low
@@ -88,12 +90,12 @@ class LongLedgerIds:
         try:
             await self._store.create(f"{self._parent}/{_directory(high)}")
         except NodeExistsError:
-            pass  # Somebody else was faster.
+            pass  # Another client was faster.
         return high
 
 
 class ShortThenLongLedgerIds:
-    """Short ids for as long as there are any."""
+    """Short ids until they are used up, then long ones."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._short = ShortLedgerIds(store, root)
@@ -115,15 +117,15 @@ async def _next_number(store: MetadataStore, parent: str) -> int:
     try:
         await store.delete(path)
     except MetadataError:
-        pass  # The node is ephemeral, and only its name was wanted.
+        pass  # The node is ephemeral, and only its name matters.
     return number
 
 
 def parse_generated_id(path: str) -> int:
-    """The number in the name of a generator node: the counter that the store appended.
+    """Return the number in the name of a generator node: the counter that the store appended.
 
     Raises:
-        LedgerIdsExhaustedError: the counter has left the range; ZooKeeper's turns negative.
+        LedgerIdsExhaustedError: the counter has left the range; ZooKeeper's becomes negative.
     """
     text = path.rpartition("/ID-")[2]
     if len(text) != SEQUENCE_DIGITS or not text.isdecimal() or int(text) >= LEDGER_ID_LIMIT:

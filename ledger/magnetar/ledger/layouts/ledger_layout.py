@@ -1,8 +1,8 @@
-"""Where a root keeps its ledgers: the interface of the layouts, and the node that names the one.
+"""The interface of layouts, and the node of a root that names its layout.
 
 A layout says which node holds a ledger, where ids come from and how all ledgers are listed. Every
-root has one for ever, named by its node `LAYOUT`: the first client that creates a ledger writes it,
-and any other that would look elsewhere is refused. Looking in the wrong places would show an empty
+root has one layout for ever, named by its node `LAYOUT`. The first client that creates a ledger
+writes it, and clients with another layout are refused. In the wrong places they would find an empty
 cluster, and garbage collection would delete everything.
 
 Source: ledger protocol, section 3.
@@ -22,34 +22,34 @@ from magnetar.ledger.metadata.cell import Cell
 from magnetar.ledger.metadata.store import MetadataStore
 
 LayoutName = Literal["hierarchical", "longhierarchical", "flat"]
-"""Stored in LAYOUT nodes, never rename."""
+"""Name of a layout. Stored in LAYOUT nodes, never rename."""
 
 LAYOUT_VERSION = 1
-"""Of every layout here; stored, never renumber."""
+"""Version of every layout here; stored, never renumber."""
 
 _FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRange:
-    """A part of a listing that is complete: from `first_id` to `last_id` there are these ledgers
-    and no others. The next range begins at `last_id + 1`; the last one ends at the largest id.
+    """A complete part of a listing: from `first_id` to `last_id` there are these ledgers and no
+    others. The next range begins at `last_id + 1`; the last one ends at the largest id.
     """
 
     first_id: int
     last_id: int
     ledger_ids: tuple[int, ...]
-    """In numeric order."""
+    """Ledger ids, in numeric order."""
 
 
 class LedgerLayout(Protocol):
-    """One way to keep ledgers below a root."""
+    """A way to keep ledgers below a root."""
 
     @property
     def name(self) -> LayoutName: ...
 
     def path(self, ledger_id: int) -> str:
-        """The node of the ledger.
+        """Return the path of the ledger's node.
 
         Raises:
             NoSuchLedgerError: the layout has no such id.
@@ -57,7 +57,7 @@ class LedgerLayout(Protocol):
         ...
 
     async def next_id(self) -> int:
-        """A ledger id that nobody else gets, ever.
+        """Return a ledger id that no other client ever gets.
 
         Raises:
             LedgerIdsExhaustedError, UnknownOutcomeError, MetadataUnavailableError
@@ -65,19 +65,19 @@ class LedgerLayout(Protocol):
         ...
 
     def ranges(self) -> AsyncIterator[LedgerRange]:
-        """All ledgers, as ranges that cover every id there can be, in numeric order.
+        """Yield all ledgers as ranges that cover every possible id, in numeric order.
 
-        Directories that are empty or vanish meanwhile are passed over.
+        Directories that are empty or vanish meanwhile are skipped.
 
         Raises:
             NoNodeError: there is no root.
-            LedgerLayoutError: a ledger lies where this layout keeps none.
+            LedgerLayoutError: a ledger lies where this layout has none.
             MetadataUnavailableError
         """
         ...
 
     def keeps(self, child_of_root: str) -> bool:
-        """Whether a child of the root is, or holds, ledgers of this layout."""
+        """Return whether a child of the root is, or holds, ledgers of this layout."""
         ...
 
 
@@ -90,8 +90,8 @@ class LayoutRecord(BaseModel):
     manager_version: int
     format_version: int
     ledger_passwords: bool = False
-    """Whether new ledgers have passwords, which reads take. Left out where it is false: a release
-    that does not know it refuses a root that has it, with the advice to upgrade."""
+    """Whether new ledgers have passwords, which reads require. Omitted if false: a release that
+    does not know the field refuses a root that has it, with the advice to upgrade."""
 
     def to_json(self) -> bytes:
         return self.model_dump_json(exclude_defaults=True).encode()
@@ -100,10 +100,10 @@ class LayoutRecord(BaseModel):
 async def check_layout(
     store: MetadataStore, root: str, layout: LedgerLayout
 ) -> LayoutRecord | None:
-    """Check that the root is kept by this layout; None if it does not say, and might be.
+    """Check that the root has this layout; return None if it names none, but may have this one.
 
     Raises:
-        LedgerLayoutError: another one keeps it, or the value cannot be understood.
+        LedgerLayoutError: the root has another layout, or the value cannot be understood.
         MetadataUnavailableError
     """
     record, _ = await _look_at(store, root, layout)
@@ -126,7 +126,7 @@ def _checked(value: bytes, root: str, layout: LedgerLayout) -> LayoutRecord:
     """Decode the root's layout record, and check that it names this layout.
 
     Raises:
-        LedgerLayoutError: it names another one, or cannot be understood.
+        LedgerLayoutError: the record names another layout, or cannot be understood.
     """
     record = _decode(value, root)
     known = (layout.name, LAYOUT_VERSION, _FORMAT_VERSION)
@@ -140,7 +140,7 @@ def _checked(value: bytes, root: str, layout: LedgerLayout) -> LayoutRecord:
 
 
 async def layout_name_of(store: MetadataStore, root: str) -> LayoutName:
-    """The layout that the root names, for tools that follow it; hierarchical if it names none.
+    """Return the layout that the root names, for tools that follow it; by default hierarchical.
 
     Raises:
         LedgerLayoutError: the value cannot be understood.
@@ -162,13 +162,13 @@ async def layout_name_of(store: MetadataStore, root: str) -> LayoutName:
 
 
 async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) -> LayoutRecord:
-    """Make the root this layout's, unless it is somebody's already; what it says then.
+    """Claim the root for this layout, unless it has one already; return its layout record.
 
-    A new root is one whose ledgers have passwords. One that holds ledgers was begun by a release
-    that knows of none, and may be in use by it.
+    A new root gets ledgers with passwords. A root that holds ledgers was begun by a release without
+    passwords, and such a release may still use it.
 
     Raises:
-        LedgerLayoutError: it is another one's.
+        LedgerLayoutError: the root has another layout.
         ContendedError: another client was faster; call again.
         UnknownOutcomeError, MetadataUnavailableError
     """
@@ -180,7 +180,7 @@ async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
         f"{root}/LAYOUT",
         decode=lambda value: _checked(value, root, layout),
         encode=LayoutRecord.to_json,
-        tries_max=1,  # The creation of a ledger, which this is a part of, is tried again as one.
+        tries_max=1,  # The creation of a ledger, which calls this, is retried as a whole.
     )
     new = LayoutRecord(
         manager=layout.name,
@@ -194,10 +194,10 @@ async def claim_layout(store: MetadataStore, root: str, layout: LedgerLayout) ->
 
 
 async def passwords_are_on(store: MetadataStore, root: str) -> bool | None:
-    """Whether new ledgers of the root have passwords; None: no ledger was ever made there.
+    """Return whether new ledgers of the root have passwords; None if no ledger was ever made there.
 
     Raises:
-        LedgerLayoutError: what the root names is not understood.
+        LedgerLayoutError: the layout record cannot be understood.
         MetadataUnavailableError
     """
     try:
@@ -208,13 +208,13 @@ async def passwords_are_on(store: MetadataStore, root: str) -> bool | None:
 
 
 async def turn_passwords_on(store: MetadataStore, root: str) -> bool:
-    """Have new ledgers of the root have passwords from now on; False if they had before.
+    """Give new ledgers of the root passwords from now on; return False if they had them before.
 
-    For when nobody is left who does not know them: such a client could not open those ledgers, and
-    when it starts anew it refuses the root.
+    Use it only after the last client that does not know passwords is gone. Such a client could not
+    open those ledgers; when it is restarted, it refuses the root.
 
     Raises:
-        LedgerLayoutError: the root names no layout yet, or what it names is not understood.
+        LedgerLayoutError: the root names no layout yet, or the record cannot be understood.
         UnknownOutcomeError, MetadataUnavailableError
     """
     path = f"{root}/LAYOUT"
@@ -245,11 +245,11 @@ def _decode(value: bytes, root: str) -> LayoutRecord:
 
 
 async def _has_own_ledgers(store: MetadataStore, root: str, layout: LedgerLayout) -> bool:
-    """Whether a root without LAYOUT holds ledgers of this layout: roots that were begun before
-    there were LAYOUT nodes have none.
+    """Return whether a root without LAYOUT holds ledgers of this layout. Roots that are older than
+    LAYOUT nodes have none.
 
     Raises:
-        LedgerLayoutError: it holds some of another one.
+        LedgerLayoutError: it holds ledgers of another layout.
     """
     try:
         children = await store.children(root)

@@ -1,7 +1,7 @@
 """The flat layout, deprecated: all ledgers are children of the root, `L` and ten digits.
 
-One list of all children has to fit into one reply of the store, which for ZooKeeper ends at about
-1 MiB, some tens of thousands of ledgers. Kept for tests and for old roots.
+The list of all children must fit into one reply of the store. For ZooKeeper that ends at about 1
+MiB, some tens of thousands of ledgers. Kept for tests and for old roots.
 """
 
 import re
@@ -17,7 +17,7 @@ _LEDGER = re.compile(r"L([0-9]{10})")
 
 
 class FlatLayout:
-    """See the top of this file."""
+    """The flat layout, deprecated: one list of all ledgers."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store

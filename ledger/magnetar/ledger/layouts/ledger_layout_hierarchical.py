@@ -1,9 +1,9 @@
-"""The hierarchical layouts: ledgers in directories that stay below 10 000 children.
+"""The hierarchical layouts: ledgers in directories with at most 10 000 children.
 
-An id below 2^31 - 1 is ten digits split 2-4-4, `{root}/00/0000/L0001` for id 1; any other is
+An id below 2^31 - 1 has ten digits split 2-4-4, `{root}/00/0000/L0001` for id 1. Any other has
 nineteen digits split 3-4-4-4-4, `{root}/000/0000/0042/9496/L7296` for id 2^32 (the hybrid rule).
-`hierarchical` takes short ids until there are none left, `longhierarchical` long ones from the
-start; both read both.
+`hierarchical` takes short ids until they are used up, `longhierarchical` long ones from the start.
+Both read both.
 
 Source: ledger protocol, section 3.
 """
@@ -25,11 +25,11 @@ from magnetar.ledger.metadata.store import MetadataStore, join_path
 
 _SHORT = (2, 4, 4)
 _LONG = (3, 4, 4, 4, 4)
-"""Digits per level; "L" stands before those of the last."""
+"""Digits per level; "L" precedes those of the last level."""
 
 
 class HierarchicalLayout:
-    """See the top of this file."""
+    """The hierarchical layout, with short ids first or only long ones."""
 
     def __init__(self, store: MetadataStore, root: str, *, is_long: bool) -> None:
         self._store = store
@@ -58,7 +58,7 @@ class HierarchicalLayout:
                 last_id = min(end_id, id_max)
                 ids = await self._ledgers_in(path, first_id)
                 if ids:
-                    # What lies between the last directory and this one has no ledgers.
+                    # There are no ledgers between the last directory and this one.
                     yield LedgerRange(next_id, last_id, ids)
                     next_id = last_id + 1
         if next_id <= LEDGER_ID_MAX:
@@ -67,10 +67,10 @@ class HierarchicalLayout:
     async def _directories(
         self, names: Sequence[str], widths: Sequence[int]
     ) -> AsyncIterator[tuple[str, int, int]]:
-        """The directories that hold ledger nodes, with the first and last id that fit into each.
+        """Yield the directories of ledger nodes, with the first and last id that fit into each.
 
-        Names of one length sort like their numbers, so walking down in the order of the names is
-        the numeric order.
+        Names of one length sort as their numbers do, so a walk in the order of the names is in
+        numeric order.
         """
         digits = sum(widths)
         levels = list(accumulate(widths[:-1]))
@@ -102,8 +102,8 @@ class HierarchicalLayout:
             for name in await self._children_if_any(path)
             if len(name) == 5 and name[0] == "L" and _is_number(name[1:])
         ]
-        # Whether an id's path is short or long is a question of one bound: if the first and the
-        # last are where they should be, so are those between. There may be ten thousand.
+        # One bound decides whether an id's path is short or long. If the first and the last id are
+        # in the right place, so are those in between. There may be ten thousand.
         for name in (*names[:1], *names[-1:]):
             ledger_id = first_id + int(name[1:])
             if ledger_id > LEDGER_ID_MAX or self.path(ledger_id) != join_path(path, name):
@@ -118,14 +118,14 @@ class HierarchicalLayout:
         try:
             return await self._store.children(path)
         except NoNodeError:
-            return []  # Its last ledger was deleted a moment ago.
+            return []  # Its last ledger was deleted meanwhile.
 
 
 def ledger_path(root: str, ledger_id: int) -> str:
-    """The node of a ledger: short or long by the hybrid rule.
+    """Return the path of a ledger's node: short or long by the hybrid rule.
 
     Raises:
-        NoSuchLedgerError: not an int64 from 0.
+        NoSuchLedgerError: the id is not an int64 from 0.
     """
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise NoSuchLedgerError(f"ledger ids are from 0 to {LEDGER_ID_MAX}, not {ledger_id}")

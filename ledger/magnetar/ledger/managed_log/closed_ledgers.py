@@ -1,8 +1,8 @@
-"""Reading the closed ledgers of a log, wherever they lie: on bookies, in an object store, or both.
+"""Reads the closed ledgers of a log wherever they are: on bookies, in an object store, or both.
 
-While a ledger is in both, one of them is asked first, and the other if that fails: a store that is
-slow or away keeps nobody from what the bookies have. When a ledger moves on while it is read, the
-list says so, and the read goes where it is now.
+While a ledger is in both, one of them is asked first, and the other if that fails. So a slow or
+unavailable store does not prevent reads from the bookies. If a ledger moves during a read, the list
+says so, and the read continues at its new place.
 
 Source: tiered storage, section 19, and defects 14.6 and 14.13.
 """
@@ -39,14 +39,14 @@ class _Key(NamedTuple):
     ledger_id: int
     source: Source
     attempt: str = ""
-    """Of the object: one that was damaged is replaced by another."""
+    """Attempt of the object: a damaged object is replaced by another attempt."""
     next_id: int = 0
-    """Of an object: the entry behind those that were read last by this handle, which may be there
-    already. Each of several readers in one ledger has a handle of its own by that."""
+    """For an object: the entry behind the last ones that this handle read, which it may have
+    fetched already. So each of several readers of a ledger has its own handle."""
 
 
 class LedgerList(Protocol):
-    """What is needed of a log's list: the values that the node had when it was last read."""
+    """The part of a log's list that is needed here: values of the node when last read."""
 
     @property
     def ledgers(self) -> tuple[LogLedger, ...]: ...
@@ -56,7 +56,7 @@ class LedgerList(Protocol):
 
 
 class ClosedLedgers:
-    """Handles of the closed ledgers of one log: a bounded number of them, the latest used."""
+    """Handles of the closed ledgers of one log: a limited number, the most recently used."""
 
     def __init__(
         self,
@@ -66,26 +66,26 @@ class ClosedLedgers:
         *,
         password: bytes | None,
     ) -> None:
-        """`password`: of the log's ledgers; None asks with the one from their metadata."""
+        """`password`: of the log's ledgers; None uses the one in their metadata."""
         self._client = client
         self._path = path
         self._listed = listed
         self._password = password
         self.prefers_objects = False
-        """Whether the object is asked first, of what is in both."""
+        """Whether the object is asked first if a ledger is in both."""
         self._handles: OrderedDict[_Key, LedgerReader | ObjectLedger] = OrderedDict()
         self._indexed: tuple[LogLedger, ...] = ()
         self._by_id: dict[int, LogLedger] = {}
         self._is_closed = False
         self.turned_away = 0
-        """Reads that the first source could not serve, and the other did."""
+        """Number of reads that the first source could not serve, and the other did."""
 
     async def read(self, ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[bytes]:
-        """Payloads of entries `first`.. of a ledger: at least one, at most up to `last`.
+        """Read payloads of a ledger from entry `first` on: at least one, at most up to `last`.
 
         Raises:
-            LogDataLossError: it is listed as one that bookies have, and its metadata is gone.
-            ObjectError: it is in an object only, and cannot be read there.
+            LogDataLossError: the list says that bookies have the ledger, and its metadata is gone.
+            ObjectError: the ledger is in an object only, and cannot be read there.
             LedgerError: no replica could serve it just now.
         """
         while True:
@@ -109,12 +109,12 @@ class ClosedLedgers:
                 raise self._why(ledger_id, errors)
 
     async def entries_after(self, ledger_id: int, publish_ms: int) -> range | None:
-        """The entries among which the first one is that was published at or after a time, by the
-        index of the ledger's object; see `ObjectLedger`. None: entries of it are read from bookies
-        first, or the object cannot be opened just now.
+        """Return entries that include the first one published at or after a time, by the index of
+        the ledger's object; see `ObjectLedger`. None if the bookies are asked first for its
+        entries, or the object cannot be opened just now.
 
-        A ledger that lies in an object costs one request, and none if it was opened lately; to find
-        a time by reading entries costs one for each entry that is looked at.
+        A ledger in an object costs one request, and none if it was opened lately. A search by
+        reading entries would cost one request for each entry.
         """
         ledger = self._ledger(ledger_id)
         if ledger is None or ledger.object is None:
@@ -124,24 +124,24 @@ class ClosedLedgers:
         try:
             handle = await self._open_object(ledger_id, ledger.object)
         except ObjectError:
-            return None  # a read of its entries says why, or is served by bookies
+            return None  # a read of its entries reports why, or bookies serve it
         try:
             return handle.entries_after(publish_ms)
         finally:
             await handle.close()
 
     def created_ms(self, ledger_id: int) -> int:
-        """When a ledger was created, ms since 1970; 0: it was not read from bookies lately."""
+        """Return a ledger's creation time, ms since 1970; 0 if bookies were not read lately."""
         handle = self._handles.get(_Key(ledger_id, Source.BOOKIES))
         return handle.metadata.created_ms if isinstance(handle, LedgerReader) else 0
 
     async def forget_but(self, listed: Callable[[int], bool]) -> None:
-        """Close the handles of ledgers that are not listed any more."""
+        """Close the handles of ledgers that are no longer listed."""
         for key in [key for key in self._handles if not listed(key.ledger_id)]:
             await self._drop(key)
 
     async def close(self) -> None:
-        """Close all handles; reads work on, each with a handle of its own."""
+        """Close all handles; further reads still work, each with its own handle."""
         self._is_closed = True
         await self.forget_but(lambda _: False)
 
@@ -157,13 +157,13 @@ class ClosedLedgers:
 
     def _ledger(self, ledger_id: int) -> LogLedger | None:
         ledgers = self._listed().ledgers
-        if ledgers is not self._indexed:  # there may be ten thousand, and each read looks
+        if ledgers is not self._indexed:  # there may be ten thousand, and each read looks one up
             self._indexed = ledgers
             self._by_id = {ledger.ledger_id: ledger for ledger in ledgers}
         return self._by_id.get(ledger_id)
 
     def _why(self, ledger_id: int, errors: list[LedgerError]) -> LedgerError:
-        """What to say when no source could serve a read: of the source that was asked first."""
+        """Return the error of a read that no source could serve: that of the first source."""
         error = errors[0]
         if not isinstance(error, NoSuchLedgerError) or self._ledger(ledger_id) is None:
             return error
@@ -204,7 +204,7 @@ class ClosedLedgers:
         return payloads
 
     async def _keep(self, key: _Key, handle: LedgerReader | ObjectLedger) -> None:
-        """Keep a handle for the next read; the one that was used longest ago makes way."""
+        """Keep a handle for the next read; the least recently used one is closed."""
         if self._is_closed:
             await handle.close()
             return

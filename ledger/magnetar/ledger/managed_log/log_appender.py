@@ -1,17 +1,17 @@
-"""Appending to a log, in order, over at most two open ledgers.
+"""Appends to a log, in order, over at most two open ledgers.
 
-New batches go to the *current* ledger. While ledgers change there is a second one, the *draining*
-one before it, which only finishes what it was given. Outcomes are reported in the order of the
-appends over both: a batch that the current ledger has confirmed is *held* until everything on the
-draining one is confirmed (rule 9.2). Otherwise a takeover could keep the later batch and lose the
-earlier one. `AppendOrder` is that queue: first what was given to a ledger, behind it what waits for
-the next one. `LedgerFullness` says when the current ledger is to be followed by another.
+New batches go to the *current* ledger. During a change of ledgers, the previous one is *draining*:
+it only finishes the batches that it was given. Outcomes are reported in the order of the appends
+over both. A batch that the current ledger has confirmed is *held* until the draining one has
+confirmed all of its batches (rule 9.2). Otherwise a takeover could keep the later batch and lose
+the earlier one. `AppendOrder` is that queue: first the batches that were given to a ledger, then
+those that wait for the next one. `LedgerFullness` says when the current ledger needs a successor.
 
-When a ledger fails, appends wait in the queue. They go on in another ledger once the failed one is
-closed at a known last entry (rules 3.1 and 9.3): what it holds is appended, and the rest is written
-again; `log_changes.py` sees to that.
+When a ledger fails, appends wait in the queue. They continue in another ledger once the failed one
+is closed at a known last entry (rules 3.1 and 9.3). Batches that the closed ledger holds are
+reported as appended; the rest is written again. `log_changes.py` does that.
 
-What this does not do: create, close or list ledgers. Source: managed ledger, sections 3 and 9.
+This module does not create, close or list ledgers. Source: managed ledger, sections 3 and 9.
 """
 
 import asyncio
@@ -47,17 +47,17 @@ _SPREAD = 0.05
 
 
 class AppendBatch(Protocol):
-    """What the log is given to append. Exactly one of the callbacks runs, once."""
+    """A batch to append to a log. Exactly one of the callbacks runs, once."""
 
     @property
     def payloads(self) -> Sequence[bytes]: ...
 
     def on_appended(self, ledger_id: int, first_entry_id: int) -> None:
-        """All payloads are durable, as consecutive entries from `first_entry_id` on."""
+        """Called when all payloads are durable, as consecutive entries from `first_entry_id` on."""
         ...
 
     def on_failed(self, error: LogError) -> None:
-        """The entries may or may not be in the log: the outcome is unknown unless refused."""
+        """Called when the batch failed. Unless it was refused, its entries may be in the log."""
         ...
 
 
@@ -71,7 +71,7 @@ class PendingAppend:
         self.ledger_id = ledger_id
         self.first_entry_id = -1
         self.is_done = False
-        """The ledger confirmed it."""
+        """Whether the ledger has confirmed the batch."""
 
     @property
     def last_entry_id(self) -> int:
@@ -81,31 +81,31 @@ class PendingAppend:
 class AppendOrder:
     """The queue of appends without an outcome, in the order in which they were made. Pure.
 
-    First come those that were given to a ledger, and behind them those that wait for the next one.
-    After a ledger was closed at a known end, what it holds is appended and the rest can be written
-    again; an append that it holds in part can be neither.
+    Appends that were given to a ledger come first; those that wait for the next one follow. After a
+    ledger was closed at a known end, the appends that it holds are done, and the rest can be
+    written again. An append that the ledger holds in part can be neither.
     """
 
     def __init__(self) -> None:
         self._sent: deque[PendingAppend] = deque()
         self.push = self._sent.append
-        """A ledger took a batch. Bound here: it is called for every one."""
+        """Append a batch that a ledger took. A bound method, since it runs for every batch."""
         self._waiting: deque[AppendBatch] = deque()
         self.waiting_bytes = 0
-        """Of batches that no ledger has yet."""
+        """Bytes of batches that no ledger has yet."""
         self.held_bytes = 0
-        """Of batches that are confirmed, but behind some that are not."""
+        """Bytes of batches that are confirmed, but follow some that are not."""
 
     def __len__(self) -> int:
         return len(self._sent) + len(self._waiting)
 
     def wait(self, batch: AppendBatch, size_bytes: int) -> None:
-        """No ledger takes batches now."""
+        """Queue a batch while no ledger takes batches."""
         self._waiting.append(batch)
         self.waiting_bytes += size_bytes
 
     def take_next(self, pending: PendingAppend) -> bool:
-        """Take a confirmed append if everything before it was reported; False: it is kept."""
+        """Return whether a confirmed append is the next to report, and take it; else keep it."""
         sent = self._sent
         if sent and sent[0] is pending:
             sent.popleft()
@@ -114,27 +114,27 @@ class AppendOrder:
         return False
 
     def is_next_of(self, ledger_id: int) -> bool:
-        """Whether the next outcome to be reported is of an append to that ledger."""
+        """Return whether the next outcome to report belongs to an append to that ledger."""
         return bool(self._sent) and self._sent[0].ledger_id == ledger_id
 
     @property
     def has_sent(self) -> bool:
-        """Whether any append to a ledger has no outcome yet."""
+        """Whether any append that a ledger took has no outcome yet."""
         return bool(self._sent)
 
     def hold(self, pending: PendingAppend) -> None:
-        """A batch is confirmed, and others before it are not."""
+        """Count the bytes of a confirmed batch that follows unconfirmed ones."""
         self.held_bytes += sum(map(len, pending.batch.payloads))
 
     def take_done(self) -> PendingAppend | None:
-        """The next append, if it is confirmed."""
+        """Return the next append, if it is confirmed."""
         if self._sent and self._sent[0].is_done:
             return self._sent.popleft()
         return None
 
     def settle(self, ledger_id: int, last_entry_id: int) -> tuple[list[PendingAppend], bool]:
-        """A ledger was closed at an entry: which of the next appends it holds, and whether it holds
-        a part of the one behind them."""
+        """Apply the end of a closed ledger: return the next appends that it holds, and whether it
+        holds a part of the one that follows them."""
         held: list[PendingAppend] = []
         while self.is_next_of(ledger_id):
             if self._sent[0].last_entry_id > last_entry_id:
@@ -143,14 +143,14 @@ class AppendOrder:
         return held, False
 
     def take_waiting(self) -> list[AppendBatch]:
-        """What no ledger has yet, in order."""
+        """Take the batches that no ledger has yet, in order."""
         waiting = list(self._waiting)
         self._waiting.clear()
         self.waiting_bytes = 0
         return waiting
 
     def take_all(self) -> list[AppendBatch]:
-        """Everything, in order."""
+        """Take all batches, in order."""
         batches = [pending.batch for pending in self._sent]
         batches += self._waiting
         self._sent.clear()
@@ -160,7 +160,7 @@ class AppendOrder:
 
 
 class Growing(Protocol):
-    """What is asked of a ledger; `LedgerWriter` is one."""
+    """The properties of a ledger that decide whether it is full; `LedgerWriter` has them."""
 
     @property
     def entries_added(self) -> int: ...
@@ -170,12 +170,11 @@ class Growing(Protocol):
 
 
 class LedgerFullness:
-    """Judges one ledger after the other, and says of each once that it is full: by entries, by
-    bytes, or by age.
+    """Judges one ledger after the other, and reports each once as full: by entries, bytes or age.
 
-    A ledger that is large is full once it has the minimum age, so that a burst does not make many
-    ledgers; one that is old is full however small it is. The maximum age is spread by up to 5 %, so
-    that logs that were opened together do not rotate together.
+    A large ledger is full once it has the minimum age, so that a burst does not make many ledgers.
+    An old ledger is full at any size. The maximum age is spread by up to 5 %, so that logs that
+    were opened together do not rotate together.
     """
 
     def __init__(self, config: LogConfig, *, clock: Clock, random: random.Random) -> None:
@@ -185,13 +184,13 @@ class LedgerFullness:
         self.begin()
 
     def begin(self) -> None:
-        """A new ledger is written from now on."""
+        """Start to judge a new ledger."""
         self._since_s = self._clock.monotonic_s()
         self._age_max_s = self._config.ledger_age_max_s * (1 + _SPREAD * self._random.random())
         self._was_reported = False
 
     def is_newly_full(self, ledger: Growing) -> bool:
-        """Whether the ledger has become full since this was asked last."""
+        """Return whether the ledger has become full since the last call."""
         if self._was_reported:
             return False
         config = self._config
@@ -208,44 +207,44 @@ class LedgerFullness:
 
 
 class LedgerEvents(Protocol):
-    """Events for whoever changes the ledgers. The calls come from within `append` and replies."""
+    """Events for the object that changes the ledgers, called within `append` and replies."""
 
     def on_full(self) -> None:
-        """The current ledger should be followed by the next."""
+        """Called when the current ledger needs a successor."""
         ...
 
     def on_first_needed(self) -> None:
-        """There is no ledger yet, and something to append, or soon will be: appends wait for it."""
+        """Called when the log has no ledger and an append waits for one, or soon will."""
         ...
 
     def on_drained(self) -> None:
-        """Everything on the draining ledger is confirmed and reported."""
+        """Called when all batches of the draining ledger are confirmed and reported."""
         ...
 
     def on_failure(self, error: LedgerError) -> None:
-        """An open ledger failed; appends wait from now on."""
+        """Called when an open ledger failed; appends wait from now on."""
         ...
 
     def on_retry(self) -> None:
-        """The time after a failure is over, and there is something to append."""
+        """Called when the pause after a failure is over, and there is a batch to append."""
         ...
 
 
 class AppendState(Enum):
     IDLE = auto()
-    """Opened without a ledger; the first append asks for one."""
+    """Opened without a ledger; the first append requests one."""
     WRITING = auto()
     WAITING = auto()
-    """An open ledger failed; appends wait for the next."""
+    """An open ledger failed, or the first one is being created; appends wait."""
     UNAVAILABLE = auto()
-    """There was no next one within `repair_timeout_s`; appends fail until the next try."""
+    """There was no new ledger within `repair_timeout_s`; appends fail until the next attempt."""
     FENCED = auto()
     ENDED = auto()
     """Closed or terminated; nothing is pending any more."""
 
 
 class LogAppender:
-    """The appends of one log, and what of it is confirmed."""
+    """The appends of one log, and its confirmed extent."""
 
     def __init__(
         self, path: str, config: LogConfig, *, clock: Clock, random: random.Random
@@ -264,7 +263,7 @@ class LogAppender:
         self.stored_times = StoredTimes()
         self._order = AppendOrder()
         self.confirmed_batches = 0
-        """Batches reported as appended; tells whether a new ledger works."""
+        """Number of batches reported as appended; tells whether a new ledger works."""
         self._refusal: Callable[[], LogError] | None = None
         self._fence_reason = (
             f"{path}: another owner has taken the log over; close this handle, and open the log "
@@ -274,15 +273,15 @@ class LogAppender:
         self._fullness = LedgerFullness(config, clock=clock, random=random)
         self._on_fenced: list[Callable[[], None]] = []
         self._is_held_back = False
-        """A ledger drains, and nothing goes into the next one before it has."""
+        """Whether a ledger is draining, and the next one must wait until it has drained."""
         self._refused = 0
-        """Batches that were refused and have not heard of it."""
+        """Number of refused batches whose callback has not run yet."""
 
     # Appends
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes appended and not yet reported."""
+        """Bytes appended whose outcome is not reported yet."""
         size = self._order.held_bytes + self._order.waiting_bytes
         for writer in (self.writer, self.draining):
             if writer is not None:
@@ -291,7 +290,7 @@ class LogAppender:
 
     @property
     def pending_batches(self) -> int:
-        """Batches appended and not yet reported."""
+        """Number of batches appended whose outcome is not reported yet."""
         return len(self._order)
 
     def append(self, batch: AppendBatch) -> None:
@@ -299,7 +298,8 @@ class LogAppender:
         if self._refusal is not None:
             self._refuse(batch, self._refusal())
         elif self._refused:
-            # Whoever appends in order learns first of the one that is missing before this.
+            # The caller, which appends in order, must learn first of the failed append before this
+            # one.
             self._refuse(batch, self._behind_another())
         elif self.state is AppendState.WRITING:
             if self._is_held_back:
@@ -312,18 +312,18 @@ class LogAppender:
             self._refuse(batch, self._unavailable())
 
     def hold_ledgers_apart(self) -> None:
-        """Ledgers overlap no more, from the next one on."""
+        """From the next ledger on, start a ledger only when the previous one has drained."""
         self._config = self._config.model_copy(update={"overlaps_ledgers": False})
 
     def prepare(self) -> None:
-        """Have the first ledger, if there is none yet: an append is about to come. In the
-        background; should it fail, the append tries again."""
+        """Create the first ledger in the background, if there is none yet, since an append is
+        expected. If that fails, the append tries again."""
         if self.state is AppendState.IDLE and self._refusal is None:
             self.state = AppendState.WAITING
             self.events.on_first_needed()
 
     def _is_time_to_begin(self) -> bool:
-        """Whether the first ledger, or another one after a failure, is to be had now."""
+        """Return whether to create a ledger now: the first one, or another one after a failure."""
         if self.state is AppendState.IDLE:
             self.prepare()
             return True
@@ -377,7 +377,8 @@ class LogAppender:
                 batch.payloads, partial(self._on_done, writer, pending)
             )
         except LedgerFencedError as error:
-            # Heard when nothing was pending: the last add had its ack quorum before.
+            # The fence was noticed while nothing was pending: the last add had its ack quorum
+            # before.
             self.fence(error)
             self._refuse(batch, self._why_fenced())
         except EntryTooLargeError as error:
@@ -402,8 +403,8 @@ class LogAppender:
         if error is not None:
             self._on_error(writer, error)
         elif writer in self._broken:
-            # What a ledger confirms after it was given up is settled by its close: the one behind
-            # it may be leaving the list already.
+            # Batches that a ledger confirms after it was given up are settled by its close: the
+            # next ledger may be leaving the list already.
             pass
         elif self._order.take_next(pending):
             self._report(pending)
@@ -413,7 +414,7 @@ class LogAppender:
             self._order.hold(pending)
 
     def _report(self, done: PendingAppend) -> None:
-        """Report an append that is confirmed together with everything before it."""
+        """Report an append that is confirmed, as all earlier ones are."""
         ledger_id, first = done.ledger_id, done.first_entry_id
         self.extent.confirm(ledger_id, first + len(done.batch.payloads) - 1)
         self.confirmed_batches += 1
@@ -426,7 +427,7 @@ class LogAppender:
             self._tell_of(bug)
 
     def _report_held(self) -> None:
-        """After a report: if it was the last of the draining ledger, what was held behind it."""
+        """Report the batches held behind the draining ledger, once that has no outcome left."""
         draining, writer = self.draining, self.writer
         assert draining is not None
         assert writer is not None
@@ -449,8 +450,8 @@ class LogAppender:
         elif isinstance(error, LedgerFencedError):
             self.fence(error)
         elif writer is self.writer or writer is self.draining:
-            # The batch stays pending: once the ledger is closed at a known end, it is either part
-            # of it or written again.
+            # The batch stays pending. Once the ledger is closed at a known end, the batch is either
+            # part of it or written again.
             self._on_ledger_failed(writer, error)
 
     def _tell_appended(self, done: PendingAppend) -> None:
@@ -460,7 +461,7 @@ class LogAppender:
             self._tell_of(bug)
 
     def _tell_of(self, bug: Exception) -> None:
-        """A bug of one caller must not keep those behind it from hearing their outcome."""
+        """Report a bug in a callback, which must not prevent the outcomes of later callers."""
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"the outcome of an append to {self._path}", "exception": bug}
         )
@@ -474,12 +475,12 @@ class LogAppender:
             self.events.on_failure(error)
 
     def is_broken(self, writer: LedgerWriter) -> bool:
-        """Whether an open ledger failed and takes no more appends."""
+        """Return whether an open ledger failed and takes no more appends."""
         return writer.has_failed or writer in self._broken
 
     def fence(self, error: LedgerError, *, is_own: bool = False) -> None:
-        """Another owner took the log over: give up for good. `is_own`: nobody did, as far as is
-        known; our own side wants it, and says why."""
+        """Fail the handle for good, because another owner took the log over. With `is_own`, no
+        other owner is known: this process gives the log up itself, and `error` says why."""
         if self.state in (AppendState.FENCED, AppendState.ENDED):
             return
         if is_own:
@@ -498,7 +499,7 @@ class LogAppender:
         self._fail_all(self._why_fenced())
         for writer in (self.draining, self.writer):
             if writer is not None:
-                writer.abandon()  # what was appended in this turn is not sent any more
+                writer.abandon()  # the appends of this turn are not sent any more
         for callback in self._on_fenced:
             callback()
 
@@ -510,7 +511,7 @@ class LogAppender:
         self._on_fenced.append(callback)
 
     def _fail_all(self, error: LogError) -> None:
-        """Report everything that waits as failed, in order."""
+        """Report all pending batches as failed, in order."""
         self._fail(self._order.take_all(), error)
 
     def _fail(self, batches: Sequence[AppendBatch], error: LogError) -> None:
@@ -523,19 +524,19 @@ class LogAppender:
     # Ledgers
 
     def start(self, writer: LedgerWriter, listed: Sequence[LogLedger]) -> None:
-        """Begin with the ledger that a takeover chained behind the others of the list."""
+        """Start with the ledger that a takeover chained behind the others of the list."""
         self._set_current(writer)
         self.extent.reshape(listed)
         self.extent.last_confirmed = self.extent.shape.last_confirmed
         self.state = AppendState.WRITING
 
     def start_idle(self, listed: Sequence[LogLedger]) -> None:
-        """Begin behind the ledgers of the list, all of them closed, without one of our own."""
+        """Start behind the ledgers of the list, all of them closed, without a new one."""
         self.extent.reach_end(listed)
         self.state = AppendState.IDLE
 
     def begin(self, writer: LedgerWriter) -> None:
-        """The first ledger of our own is there, and listed: write what waits for it."""
+        """Switch to this owner's first ledger, which is listed; write the waiting batches."""
         waiting = self._order.take_all()
         self._set_current(writer)
         self.state = AppendState.WRITING
@@ -554,7 +555,7 @@ class LogAppender:
         )
 
     def withdraw(self) -> LedgerWriter:
-        """Take the unused ledger away. Appends wait until `rest`, and for what follows it."""
+        """Take the unused ledger away. Appends wait until `rest`, or until a new ledger begins."""
         assert self.is_unused
         writer, self.writer = self.writer, None
         assert writer is not None
@@ -562,8 +563,8 @@ class LogAppender:
         return writer
 
     def rest(self, listed: Sequence[LogLedger]) -> bool:
-        """After `withdraw`: go on without a ledger, as after `start_idle`; False: appends wait for
-        one already."""
+        """Continue without a ledger after `withdraw`, as after `start_idle`; return False if
+        appends already wait for a ledger."""
         self.extent.reach_end(listed)
         if len(self._order):
             return False
@@ -577,21 +578,21 @@ class LogAppender:
             self.extent.grow_in(writer.ledger_id)
 
     def switch_to(self, writer: LedgerWriter) -> None:
-        """New appends go to a ledger that the list names; those under way finish where they are."""
+        """Send new appends to a ledger that the list names; pending ones finish where they are."""
         assert self.draining is None
         self.draining = self.writer
         self._set_current(writer)
         self._is_held_back = not self._config.overlaps_ledgers and not self.is_drained
 
     def swap_current(self, writer: LedgerWriter) -> None:
-        """Another ledger than the current one, of which nothing was reported, comes next."""
+        """Replace the current ledger, of which nothing was reported, by another one."""
         assert self.draining is not None
         assert not self.is_drained
         self._set_current(writer)
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything on the draining ledger is confirmed and reported."""
+        """Whether all batches of the draining ledger are confirmed and reported."""
         draining = self.draining
         if draining is None or self.extent.growing_id != draining.ledger_id:
             return True
@@ -599,11 +600,11 @@ class LogAppender:
             return not self._order.is_next_of(draining.ledger_id)
         if not self.is_broken(draining):
             return True
-        # It may have failed with nothing under way; nobody hears of that but who asks.
+        # It may have failed with no add pending; then only this check notices.
         return self.extent.entries(draining.ledger_id) == draining.entries_added
 
     def drained_closed(self, listed: Sequence[LogLedger]) -> None:
-        """The draining ledger is closed, and its end is in the list."""
+        """Drop the draining ledger, which is closed and has its end in the list."""
         assert self.is_drained
         if self.draining in self._broken:
             self._broken.remove(self.draining)
@@ -613,12 +614,12 @@ class LogAppender:
     def resume(
         self, writer: LedgerWriter, listed: Sequence[LogLedger], *, closed: LedgerMetadata
     ) -> None:
-        """Go on in `writer` after the ledger that failed was closed at a known end (rule 3.1).
+        """Continue in `writer` after the failed ledger was closed at a known end (rule 3.1).
 
-        What the closed ledger holds is appended. The rest is written again, then what waited, in
-        order. A batch that is in the closed ledger in part cannot be completed: its entries would
-        not be consecutive. It fails, and so does everything behind it, so that a client that sends
-        again keeps its order.
+        Batches that the closed ledger holds are appended. The rest is written again, then the
+        waiting batches, in order. A batch that the closed ledger holds in part cannot be completed:
+        its entries would not be consecutive. It fails, and so do all batches behind it, so that a
+        client that resends keeps its order.
         """
         self.extent.reach_end(listed)
         held, is_torn = self._order.settle(closed.ledger_id, closed.last_entry_id)
@@ -644,17 +645,17 @@ class LogAppender:
                 self._refuse(batch, self._behind_another())
             elif self.state is AppendState.WRITING:
                 self._write(batch)
-            elif self.state is AppendState.WAITING:  # failed again already
+            elif self.state is AppendState.WAITING:  # it has failed again
                 self._enqueue(batch)
             else:
                 is_fenced = self.state is AppendState.FENCED
                 self._refuse(batch, self._why_fenced() if is_fenced else self._unavailable())
 
     def give_up(self, cause: LedgerError) -> None:
-        """No ledger can be written to: everything fails, and so do appends for some time."""
+        """Fail all pending batches, and appends for some time: no ledger can be written to."""
         draining = self.draining
         if draining is not None and not self.is_drained and draining not in self._broken:
-            self._broken.append(draining)  # what it still confirms was reported as failed
+            self._broken.append(draining)  # its batches were reported as failed
         if self.writer is None and not len(self._order):
             log.warning("ledger_not_prepared", path=self._path, error=str(cause))
             self.state = AppendState.IDLE
@@ -667,24 +668,24 @@ class LogAppender:
     # The end
 
     def refusal(self) -> LogError | None:
-        """Why an append would be refused right now; None if it would not."""
+        """Return why an append would be refused now; None if it would not."""
         if self._refusal is not None:
             return self._refusal()
         return self._unavailable() if self.state is AppendState.UNAVAILABLE else None
 
     def refuse(self, refusal: Callable[[], LogError]) -> None:
-        """Take no more appends; those that wait still get their outcome."""
+        """Take no more appends; pending ones still get their outcome."""
         if self.state is not AppendState.FENCED:
             self._refusal = refusal
 
     def end(self, error: LogError) -> None:
-        """Nothing more happens: what still waits has failed."""
+        """End the appender; pending batches fail."""
         if self.state is not AppendState.FENCED:
             self.state = AppendState.ENDED
         self._fail_all(error)
 
     def end_complete(self, listed: Sequence[LogLedger], refusal: Callable[[], LogError]) -> None:
-        """The log is terminated: the list says all there is to know."""
+        """End the appender of a terminated log: the list is complete."""
         self.extent.reach_end(listed)
         self._refusal = refusal
         self.end(refusal())

@@ -1,24 +1,24 @@
-"""Changing the ledgers of a log that is being appended to: rotation, and repair after a failure.
+"""Changes of the ledgers of a log that is being appended to: rotation, and repair after a failure.
 
-*Rotation*, without a pause (managed ledger, section 9): create the next ledger L2; set the list to
-[.., L1, L2]; new appends go to L2 while those under way finish on L1; when L1 has drained, close it
+*Rotation* makes no pause (managed ledger, section 9). Create the next ledger L2, and set the list
+to [.., L1, L2]. New appends go to L2 while pending ones finish on L1. When L1 has drained, close it
 and record its counters. A further rotation waits for that (rule 9.1). While the metadata store is
-away, appends simply go on where they are: the limits of a ledger's size are soft.
+unavailable, appends continue where they are: the size limits of a ledger are soft.
 
-*Repair*, after an open ledger failed: appends wait. The failed ledger is closed at a known last
-entry; only then is anything written again, in order, to a new one (rules 3.1 and 9.3). If it is L1
-that failed while L2 took appends already, nothing of L2 was reported yet. L2 leaves the list
-before L1 is closed, since readers may go on behind L1 from then on, and its batches are written
-again behind those of L1.
+*Repair* follows the failure of an open ledger. Appends wait. The failed ledger is closed at a known
+last entry. Only then is anything written again, in order, to a new one (rules 3.1 and 9.3). If L1
+failed while L2 took appends already, nothing of L2 was reported yet. L2 leaves the list before L1
+is closed, since readers may continue behind L1 from then on. The batches of L2 are written again
+behind those of L1.
 
-*Beginning*, in a log that was opened without a ledger: when an append is expected (`prepare`), or
-with the first one, which waits for it.
+*Beginning* creates the first ledger of a log that was opened without one: when an append is
+expected (`prepare`), or at the first append, which waits for it.
 
-*Giving back*: a ledger that was created for appends which did not come is taken out of the list and
-deleted; appends that come meanwhile wait for another one. Whether the list still names it may be
-unknown afterwards: the change that chains the next ledger, or ends the log, takes it out again.
+*Giving back* takes a ledger out of the list and deletes it, if the expected appends did not come.
+Appends that come meanwhile wait for another ledger. It may remain unknown whether the list still
+names the ledger. The next change that chains a ledger, or ends the log, then takes it out again.
 
-All of it happens in one task, one change at a time. It ends when there is nothing left to change.
+One task makes all changes, one at a time. It ends when there is nothing left to change.
 """
 
 import asyncio
@@ -47,15 +47,16 @@ log = structlog.get_logger()
 _RETRY_DELAY_S = 0.05
 _RETRY_DELAY_MAX_S = 1.0
 _LEDGER_DELAY_S = 0.1
-"""Before the second new ledger in a row that was needed without an append being confirmed; then
-twice as long each time, up to `_RETRY_DELAY_MAX_S`."""
+"""Pause in seconds before a second new ledger in a row is created without an append being
+confirmed. It doubles each time, up to `_RETRY_DELAY_MAX_S`."""
 
 _LOST_FOR_GOOD = (LogFencedError, LedgerFencedError, NoSuchLedgerError)
-"""A ledger of ours that is gone was removed by a later owner, which found it empty."""
+"""Errors that mean another owner. If a ledger of this owner is gone, a later owner found it empty
+and removed it."""
 
 
 class LedgerChanges:
-    """Changes the ledgers below an appender; hears from it when it is time to."""
+    """Changes the ledgers of an appender, which reports when a change is due."""
 
     def __init__(
         self,
@@ -75,30 +76,30 @@ class LedgerChanges:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._rotated: asyncio.Future[None] | None = None
-        """Done when the rotation that is wanted has happened; None: none is wanted."""
+        """Done when the requested rotation has happened; None if none is requested."""
         self._failures = 0
-        """Ledgers in a row that failed without an append being confirmed between."""
+        """Number of ledgers in a row that failed without a confirmed append in between."""
         self._broken_since_s = 0.0
         self._confirmed_at_failure = -1
         self._repair_until_s: float | None = None
-        """When a repair gives up; None: none is under way."""
+        """Monotonic time at which a repair gives up; None if none is in progress."""
         self._delay_s = 0.0
-        """How long the repair waits before it begins."""
+        """Pause in seconds before the repair begins."""
         self._dropped: list[LedgerWriter] = []
         """Ledgers that left the list and are still to be deleted."""
         self._prepared: asyncio.TimerHandle | None = None
-        """Gives a ledger back that was created ahead, unless it is used by then."""
+        """Timer that gives back a ledger that was created ahead, unless it is used by then."""
         self._is_unused = False
-        """That time is over."""
+        """Whether that timer has fired."""
         self._withdrawn: LedgerWriter | None = None
-        """An unused ledger that the list may still name, or not."""
+        """An unused ledger that the list may or may not still name."""
         self._is_stopping = False
         appender.on_fenced(self._on_fenced)
 
     # What the appender reports
 
     def _on_fenced(self) -> None:
-        """Another owner has the log: nothing is changed any more."""
+        """End all changes: another owner has the log."""
         self._wake.set()
         self._finish_rotation(self._appender.refusal())
 
@@ -112,12 +113,14 @@ class LedgerChanges:
         self._wake.set()
 
     def on_failure(self, error: LedgerError) -> None:
-        """The time for repairs begins when a ledger fails and ends when an append is confirmed,
-        not when the next ledger is there: bookies whose disks are full let each new ledger fail.
+        """Start a repair, or give up if repairs have taken too long.
+
+        The time for repairs begins when a ledger fails. It ends when an append is confirmed, not
+        when the next ledger exists: if the disks of the bookies are full, every new ledger fails.
         """
         if self._repair_until_s is not None:
             self._wake.set()
-            return  # under repair already; the other open ledger failed as well
+            return  # a repair is in progress; the other open ledger failed, too
         log.warning("ledger_failed", path=self._path, error=str(error))
         now_s = self._clock.monotonic_s()
         if self._appender.confirmed_batches != self._confirmed_at_failure:
@@ -127,7 +130,7 @@ class LedgerChanges:
         self._failures += 1
         if now_s - self._broken_since_s > self._config.repair_timeout_s:
             self._appender.give_up(error)
-            self._wake.set()  # nothing drains any more
+            self._wake.set()  # no ledger drains any more
             return
         if self._failures > 1:
             self._delay_s = backoff(_LEDGER_DELAY_S, self._failures - 1, _RETRY_DELAY_MAX_S)
@@ -141,10 +144,10 @@ class LedgerChanges:
         self._start()
 
     def want_rotation(self, *, at_once: bool = False) -> asyncio.Future[None]:
-        """Ask for the next ledger; the result is done when appends go to it.
+        """Request the next ledger; the result is done when appends go to it.
 
-        It fails with the LedgerError that made it impossible. `at_once`: a rotation that failed
-        before, and waits, is tried now.
+        The future fails with the LedgerError that made it impossible. `at_once`: retry a failed
+        rotation now instead of after its pause.
         """
         if self._rotated is None:
             self._rotated = asyncio.get_running_loop().create_future()
@@ -174,7 +177,7 @@ class LedgerChanges:
                 await self._drop_spare()
                 return
             except LedgerError as error:
-                if self._appender.state is AppendState.FENCED:  # what was under way ended by that
+                if self._appender.state is AppendState.FENCED:  # the fencing ended it
                     self._finish_rotation(error)
                     return
                 if self._repair_until_s is None:
@@ -202,7 +205,7 @@ class LedgerChanges:
                 failures = 0
 
     async def _step(self) -> bool:
-        """The next change that is due; False when there is none."""
+        """Make the next due change; return False if there is none."""
         appender = self._appender
         if appender.state is AppendState.WAITING and self._repair_until_s is not None:
             await self._repair()
@@ -226,7 +229,7 @@ class LedgerChanges:
         return until_s is not None and self._clock.monotonic_s() >= until_s
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for that long, or until something happens."""
+        """Wait for that long, or until the next event."""
         self._wake.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -253,8 +256,8 @@ class LedgerChanges:
         self._finish_rotation(None)
 
     async def _update(self, change: Change) -> None:
-        """Change the list, unless a bookie has told that there is another owner: a write of ours
-        would make its takeover fail.
+        """Change the list, unless a bookie has reported another owner: the write would make that
+        owner's takeover fail.
 
         Raises:
             LogFencedError, MetadataError
@@ -265,8 +268,8 @@ class LedgerChanges:
         await self._list.update(change)
 
     async def _take_spare(self) -> LedgerWriter:
-        """The next ledger. One that waited so long for its place in the list that an orphan sweep
-        sealed it is not used any more."""
+        """Return the next ledger. If the spare waited so long for its place in the list that an
+        orphan sweep sealed it, drop it and create another."""
         spare = await self._ledgers.take_spare()
         if spare.has_failed and self._list.is_resolved:
             await self._drop_spare()
@@ -281,13 +284,13 @@ class LedgerChanges:
             rotated.set_result(None)
         else:
             rotated.set_exception(error)
-            rotated.exception()  # retrieved: nobody need have asked
+            rotated.exception()  # mark it as retrieved: there may be no caller
 
     async def _finish_draining(self, old: LedgerWriter) -> None:
         appender = self._appender
         self._wake.clear()
         if not appender.is_drained:
-            await self._wake.wait()  # its requests time out: it drains, or it fails
+            await self._wake.wait()  # its requests time out, so it drains or fails
             return
         closed = await self._close_and_record(old)
         appender.drained_closed(self._list.ledgers)
@@ -299,7 +302,7 @@ class LedgerChanges:
         )
 
     async def _close_and_record(self, writer: LedgerWriter) -> LedgerMetadata:
-        """Close an open ledger at its last add confirmed, and note its end in the list."""
+        """Close an open ledger at its last add confirmed, and record its end in the list."""
         closed = await writer.close(force=True)
         counters = self._counters(closed)
         await self._update(lambda metadata: metadata.with_closed(counters))
@@ -316,7 +319,7 @@ class LedgerChanges:
     # Repair
 
     async def _repair(self) -> None:
-        """One attempt to go on after a failure; safe to begin again wherever it broke off."""
+        """Make one attempt to continue after a failure; it can be repeated from any step."""
         appender = self._appender
         delay_s, self._delay_s = self._delay_s, 0.0
         if delay_s:
@@ -330,14 +333,14 @@ class LedgerChanges:
             await self._close_and_record(old)
             appender.drained_closed(self._list.ledgers)
         elif not appender.is_broken(old) and not self._is_repair_overdue():
-            # Only the later ledger failed. The end of this one comes first, and by itself.
+            # Only the later ledger failed. The draining one must end first, by itself.
             assert self._repair_until_s is not None
             await self._wait(max(0.0, self._repair_until_s - self._clock.monotonic_s()))
         else:
             await self._replace_both(old)
 
     async def _begin(self) -> None:
-        """The log was opened without a ledger: chain the first one."""
+        """Chain the first ledger of a log that was opened without one."""
         new = await self._take_spare()
         await self._update(
             lambda metadata: self._without_withdrawn(metadata).with_next(new.ledger_id)
@@ -361,7 +364,7 @@ class LedgerChanges:
             self._start()
 
     async def _give_back(self) -> None:
-        """Go on without the ledger that nothing was written to."""
+        """Continue without the ledger that was never written to."""
         self._is_unused = False
         appender = self._appender
         if not appender.is_unused:
@@ -388,7 +391,7 @@ class LedgerChanges:
             self._withdrawn = None
 
     async def _replace(self) -> None:
-        """The only open ledger failed: close it, and chain the next one."""
+        """Close the only open ledger, which failed, and chain the next one."""
         old = self._appender.writer
         assert old is not None
         creating = asyncio.ensure_future(self._take_spare())
@@ -397,7 +400,7 @@ class LedgerChanges:
         except BaseException:
             await asyncio.wait([creating])
             if not creating.cancelled():
-                creating.exception()  # retrieved: the failure to close is what counts
+                creating.exception()  # mark it as retrieved: the failure to close counts
             raise
         new = await creating
         counters = self._counters(closed)
@@ -408,13 +411,13 @@ class LedgerChanges:
             await self._ledgers.delete(old.ledger_id)
 
     async def _replace_both(self, old: LedgerWriter) -> None:
-        """The draining ledger failed: close it, and write again what came after it."""
+        """Close the draining ledger, which failed, and write the later appends again."""
         appender = self._appender
         later = appender.writer
         assert later is not None
         if not appender.is_broken(old):
-            # It was waited for long enough. What it still confirmed would be reported, and behind
-            # it what the later one holds, while that leaves the list.
+            # It has waited long enough. Further confirmations would be reported, and with them the
+            # batches held on the later ledger, while that one leaves the list.
             old.abandon()
         if later.entries_added > 0 or appender.is_broken(later):
             later_id = later.ledger_id
@@ -446,7 +449,7 @@ class LedgerChanges:
     # The end
 
     async def stop(self) -> None:
-        """Let a repair come to its end, within bounds; no change begins any more."""
+        """Let a repair finish, for up to `repair_timeout_s`; no further change begins."""
         self._is_stopping = True
         if self._prepared is not None:
             self._prepared.cancel()
@@ -459,7 +462,7 @@ class LedgerChanges:
         self._finish_rotation(self._appender.refusal())
 
     async def close_ledgers(self, *, terminate: bool) -> None:
-        """Close the open ledgers at their last add confirmed, and note their ends in the list.
+        """Close the open ledgers at their last add confirmed, and record their ends in the list.
 
         Safe to call again after an error. `terminate` ends the log there for good.
 
@@ -473,15 +476,15 @@ class LedgerChanges:
             if writer is not None:
                 metadata = await writer.close(force=appender.is_broken(writer))
                 closed.append(self._counters(metadata))
-        # It stays the spare until it is certain that the list does not name it: whoever calls again
-        # after an error must take it out, too.
+        # The ledger stays the spare until the list certainly does not name it: a retry after an
+        # error must take it out, too.
         spare = await self._ledgers.find_spare()
 
         def change(metadata: LogMetadata) -> LogMetadata:
             metadata = self._without_withdrawn(metadata)
             for counters in closed:
                 metadata = metadata.with_closed(counters)
-            if spare is not None:  # a rotation that was cut short may have listed it
+            if spare is not None:  # an interrupted rotation may have listed it
                 metadata = metadata.without(spare.ledger_id)
             return metadata.ended() if terminate else metadata
 

@@ -1,9 +1,9 @@
-"""Deleting a log that nobody has open, in steps that can be taken again after a crash.
+"""Deletes a log that no owner has open, in steps that can be repeated after a crash.
 
-First the node is marked, which fences whoever may still have the log open: its next change of the
-list fails. Then what lies below the node goes (cursors, by whoever knows them), then the node, and
-after it the ledgers: a crash between leaves orphans, never a list of ledgers that are gone. A
-marked log is never opened again; whoever finds one goes on with its deletion.
+First the node is marked. That fences any owner that still has the log open: its next change of the
+list fails. Then the nodes below it are deleted (cursors, by the component that knows them), then
+the node, and after it the ledgers. A crash in between leaves orphans, never a list of ledgers that
+are gone. A marked log is never opened again; a process that finds one continues its deletion.
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ DELETED = "magnetar.deleted"
 
 
 def is_marked(properties: Mapping[str, str]) -> bool:
-    """Whether a log with these properties is being deleted."""
+    """Return whether a log with these properties is being deleted."""
     return DELETED in properties
 
 
 async def mark_deleted(store: MetadataStore, path: str) -> bool:
-    """Mark the log; whoever has it open is fenced. False: there is none.
+    """Mark the log, which fences its owner. Return False if there is no log.
 
     Raises:
-        InvalidLedgerMetadataError: what is there is no ledger list; it is left alone.
-        MetadataError: nobody knows whether it is marked; call again.
+        InvalidLedgerMetadataError: the node is not a ledger list; it is left unchanged.
+        MetadataError: the log may be marked or not; call again.
     """
 
     def mark(metadata: LogMetadata | None) -> LogMetadata | None:
@@ -58,7 +58,7 @@ async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -
     """
 
     def remove(metadata: LogMetadata | None) -> Deletion | None:
-        # Without a mark: somebody finished this, and somebody else made a new one.
+        # No mark: another process finished the deletion, and a new log was created.
         return GONE if metadata is not None and is_marked(metadata.properties) else None
 
     removed = await _cell(store, path).change(remove)

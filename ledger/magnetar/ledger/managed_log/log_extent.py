@@ -1,18 +1,18 @@
-"""How far a log reaches: its ledgers and positions, what is confirmed, and since when. Pure.
+"""The extent of a log: ledgers and positions, confirmed entries, and storage times. Pure.
 
-- `LogShape` is arithmetic over positions: which entry comes next, before, and how many lie between.
-  It works on a list of (ledger id, number of entries), in log order, the last one still growing.
-  Empty ledgers are skipped; a position in a ledger that is gone counts as the border it stood at.
-- `LogExtent` is the owner's view: the shape, and what of it is confirmed. One ledger at a time
-  *grows*: the one whose appends are being reported. While ledgers change, that is the draining one
-  until its last append was reported, and the current one counts for nothing until then. So
-  positions never go back, and no reader of the owner's is ahead of what was reported.
-- `StoredTimes` says when entries were stored, by the clocks of brokers. Publish times are the
-  producers', and a producer's clock may be a day behind. What a broker knows itself is a lower
-  bound: no entry is older than the ledger it lies in, nor than the close of the ledger before it,
-  nor than an entry before it. For the entries that it stored itself the owner keeps *marks*, each
-  an entry and when it was confirmed: dense for what is new, ever thinner for what is old, so that
-  the bound is wrong by a small part of an entry's age.
+- `LogShape` is arithmetic over positions: the next entry, the previous one, and the number between.
+  It works on a list of (ledger id, number of entries), in log order; the last ledger still grows.
+  Empty ledgers are skipped. A position in a removed ledger counts as the border where it was.
+- `LogExtent` is the owner's view: the shape, and its confirmed part. One ledger at a time *grows*:
+  the one whose appends are being reported. While ledgers change, that is the draining one until its
+  last append was reported; the current one does not count until then. So positions never go back,
+  and no reader of the owner is ahead of the reported appends.
+- `StoredTimes` says when entries were stored, by the clocks of brokers. Publish times come from
+  producers, and a producer's clock may be a day behind. What a broker knows itself is a lower
+  bound: no entry is older than its ledger, than the close of the previous ledger, or than an
+  earlier entry. For the entries that it stored itself, the owner keeps *marks*, each an entry and
+  the time of its confirmation. Marks are dense for new entries and ever thinner for old ones, so
+  the error of the bound is a small part of an entry's age.
 
 Source: managed ledger, section 4.
 """
@@ -27,28 +27,28 @@ from magnetar.ledger.position import Position
 MARK_INTERVAL_S = 1.0
 """Time between two marks, while entries are stored."""
 MARKS_MAX = 512
-"""Marks of a log at which they are thinned."""
+"""Number of marks of a log at which they are thinned."""
 _AGE_PER_GAP = 8
-"""A mark goes if those beside it are no further apart than this part of their age: fewer than 300
-are left in a year."""
+"""A mark is dropped if its neighbours are no further apart than one part in this many of their age.
+Fewer than 300 marks remain after a year."""
 _LEFT_MAX = MARKS_MAX * 3 // 4
 
 
 class LogShape:
-    """How a log is cut into ledgers. Rebuilt when the list changes; `grow` on every append."""
+    """The division of a log into ledgers. Rebuilt when the list changes; appends call `grow`."""
 
     def __init__(self, ledgers: list[tuple[int, int]]) -> None:
         self._ids = [ledger_id for ledger_id, _ in ledgers]
         self._entries = [entries for _, entries in ledgers]
         self._index = {ledger_id: at for at, ledger_id in enumerate(self._ids)}
         self._before = list(accumulate(self._entries, initial=0))[:-1]
-        """Entries in all ledgers before the one at the same index."""
+        """Number of entries in all ledgers before the one at the same index."""
 
     def __contains__(self, ledger_id: int) -> bool:
         return ledger_id in self._index
 
     def add_ledger(self, ledger_id: int) -> None:
-        """Append an empty ledger, which grows from now on instead of the one before it."""
+        """Append an empty ledger, which grows from now on instead of the previous one."""
         self._before.append(self._before[-1] + self._entries[-1] if self._ids else 0)
         self._index[ledger_id] = len(self._ids)
         self._ids.append(ledger_id)
@@ -60,18 +60,18 @@ class LogShape:
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry there is; (first ledger, -1) when there is none."""
+        """The last entry of the log; (first ledger, -1) if there is none."""
         for at in range(len(self._ids) - 1, -1, -1):
             if self._entries[at]:
                 return Position(self._ids[at], self._entries[at] - 1)
         return Position(self._ids[-1], -1) if self._ids else Position(-1, -1)
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """Last entry of a ledger of the list; -1 when it is empty."""
+        """Return the last entry of a ledger of the list; -1 if it is empty."""
         return self._entries[self._index[ledger_id]] - 1
 
     def _locate(self, position: Position) -> tuple[int, int]:
-        """(index of the ledger, entry id) of the first existing or future entry >= position."""
+        """Return (ledger index, entry id) of the first existing or future entry >= position."""
         at = self._index.get(position.ledger_id)
         entry_id = max(position.entry_id, 0)
         if at is None:
@@ -85,9 +85,9 @@ class LogShape:
         return at, entry_id
 
     def first_at_or_after(self, position: Position) -> Position:
-        """The first entry >= position, existing or, at the end, the next to be written.
+        """Return the first entry >= position: an entry or, at the end, the next append.
 
-        (-1, 0) in a log that was terminated when it held nothing.
+        (-1, 0) in a log that was terminated while it was empty.
         """
         if not self._ids:
             return Position(-1, 0)
@@ -95,15 +95,15 @@ class LogShape:
         return Position(self._ids[at], min(entry_id, self._entries[at]))
 
     def next_position(self, position: Position) -> Position:
-        """The entry after `position`; at the end, the next to be written."""
+        """Return the entry after `position`; at the end, the next append."""
         ledger_id, entry_id = position
         at = self._index.get(ledger_id)
         if at is not None and 0 <= entry_id + 1 < self._entries[at]:
-            return Position(ledger_id, entry_id + 1)  # nearly always: there is nothing to look for
+            return Position(ledger_id, entry_id + 1)  # nearly always: no search is needed
         return self.first_at_or_after(Position(position.ledger_id, position.entry_id + 1))
 
     def previous_position(self, position: Position) -> Position:
-        """The entry before `position`; (first ledger, -1) when there is none."""
+        """Return the entry before `position`; (first ledger, -1) if there is none."""
         if not self._ids:
             return Position(-1, -1)
         at = bisect_left(self._ids, position.ledger_id)
@@ -117,11 +117,11 @@ class LogShape:
         return Position(self._ids[0], -1)
 
     def entries_between(self, lower: Position, upper: Position) -> int:
-        """Number of entries in (lower, upper]; never negative."""
+        """Return the number of entries in (lower, upper]; never negative."""
         return max(0, self._rank(upper) - self._rank(lower))
 
     def _rank(self, position: Position) -> int:
-        """Number of entries <= position."""
+        """Return the number of entries <= position."""
         if not self._ids:
             return 0
         at = bisect_left(self._ids, position.ledger_id)
@@ -139,10 +139,10 @@ class LogExtent:
         self.shape = LogShape([])
         self.last_confirmed = Position(-1, -1)
         self.growing_id = -1
-        """The ledger that grows; -1 when none does."""
+        """Id of the ledger that grows; -1 if none does."""
 
     def confirm(self, ledger_id: int, last_entry_id: int) -> None:
-        """Everything up to this entry of the growing ledger is confirmed."""
+        """Confirm all entries up to this one of the growing ledger."""
         self.last_confirmed = Position(ledger_id, last_entry_id)
         self.shape.grow(last_entry_id + 1)
 
@@ -153,11 +153,11 @@ class LogExtent:
             self.shape.add_ledger(ledger_id)
 
     def entries(self, ledger_id: int) -> int:
-        """Confirmed entries of a ledger; 0 of one that does not grow yet."""
+        """Return the number of confirmed entries of a ledger; 0 if it does not grow yet."""
         return self.shape.last_entry_id(ledger_id) + 1 if ledger_id in self.shape else 0
 
     def reshape(self, listed: Sequence[LogLedger]) -> None:
-        """The list has changed: adopt the counters of closed ledgers, and which there are."""
+        """Adopt a changed list: its ledgers, and the counters of closed ones."""
         self.shape = LogShape(
             [
                 (
@@ -170,7 +170,7 @@ class LogExtent:
         )
 
     def reach_end(self, listed: Sequence[LogLedger]) -> None:
-        """No ledger grows, and all that closed ledgers hold is confirmed."""
+        """Adopt a list in which no ledger grows: all entries of closed ledgers are confirmed."""
         self.growing_id = -1
         self.reshape(listed)
         if self.shape.last_confirmed.entry_id >= 0:
@@ -186,11 +186,11 @@ class StoredTimes:
         self._next_s = float("-inf")
 
     def is_due(self, now_s: float) -> bool:
-        """Whether an entry that is confirmed now is to be marked."""
+        """Return whether to mark an entry that is confirmed now."""
         return now_s >= self._next_s
 
     def mark(self, position: Position, now_s: float, now_ms: int) -> None:
-        """Note that this entry is confirmed by now, and none behind it."""
+        """Record that this entry is confirmed by now, and that no later one is."""
         self._next_s = now_s + MARK_INTERVAL_S
         self._positions.append(position)
         self._times_ms.append(now_ms)
@@ -198,7 +198,7 @@ class StoredTimes:
             self._thin(now_ms)
 
     def since_ms(self, position: Position) -> int:
-        """A time before which the entry was not stored; 0: nothing is known."""
+        """Return a time before which the entry was not stored; 0 if nothing is known."""
         at = bisect_right(self._positions, position)
         return self._times_ms[at - 1] if at else 0
 
@@ -211,7 +211,7 @@ class StoredTimes:
             older_ms = self._times_ms[at - 1]
             if (self._times_ms[kept[-1]] - older_ms) * _AGE_PER_GAP > now_ms - older_ms:
                 kept.append(at)
-        # A clock that was set back makes any distance: the bound on their number comes first.
+        # If the clock was set back, distances mean nothing, so the limit on the number comes first.
         kept = [*kept[: _LEFT_MAX - 1], 0][::-1]
         self._positions = [self._positions[at] for at in kept]
         self._times_ms = [self._times_ms[at] for at in kept]
@@ -220,12 +220,12 @@ class StoredTimes:
 def stored_since_ms(
     ledgers: Sequence[LogLedger], position: Position, known_ms: Iterable[int], *, now_ms: int
 ) -> int:
-    """A time before which the entry at the position was not stored; 0: nothing is known.
+    """Return a time before which the entry at the position was not stored; 0 if nothing is known.
 
     Args:
         ledgers: the log's list, oldest first.
-        known_ms: other such times: when its ledger was created, and of a mark.
-        now_ms: times after it are of a clock that was wrong, and say nothing.
+        known_ms: other such times: the creation of its ledger, and the time of a mark.
+        now_ms: later times come from a clock that was wrong, and are ignored.
     """
     since_ms = max((each for each in known_ms if each <= now_ms), default=0)
     for ledger in reversed(ledgers):

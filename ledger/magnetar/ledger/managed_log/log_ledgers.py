@@ -1,13 +1,13 @@
-"""The ledgers that one log makes and removes.
+"""Creates and removes the ledgers of one log.
 
 The next ledger is created ahead of its use and is a *spare* until the list names it. A spare whose
-place in the list is uncertain is never deleted (rule 1.3), and a creation whose caller has gone is
-still waited for when the log closes, so that it leaves no ledger behind (rule 3.3).
+place in the list is uncertain is never deleted (rule 1.3). When the log closes, it waits for a
+creation whose caller has gone, so that no ledger is left behind (rule 3.3).
 
-Ledgers leave the front of a log in two steps: the list first, and only then the bookies. A crash
-between leaves orphans, never a hole (rule 6.1). A ledger whose deletion failed is tried again with
-the next ones, a few times; then it is the orphan sweep's. A ledger is deleted only when the list
-certainly does not name it any more: an update whose outcome is unknown deletes nothing, until it is
+Ledgers leave the front of a log in two steps: the list first, and only then the bookies. A crash in
+between leaves orphans, never a hole (rule 6.1). A failed deletion is retried together with the next
+ones, a few times; then it is left to the orphan sweep. A ledger is deleted only when the list
+certainly does not name it any more. An update with an unknown outcome deletes nothing until it is
 found to have happened.
 
 Source: managed ledger, section 6.
@@ -31,22 +31,22 @@ from magnetar.ledger.writer import LedgerWriter
 log = structlog.get_logger()
 
 COMPONENT = "managed-log"
-"""In the custom metadata of the ledgers of logs; `log` is the path of the node beside it."""
+"""Value of `component` in the metadata of ledgers of logs; `log` is the path of the log's node."""
 
 RESTORED_PROPERTY: Final = "magnetar.restored-from"
-"""In the properties of a log: the backup that it was restored from."""
+"""Property of a log: the backup that it was restored from."""
 
 _ATTEMPTS = 5
-"""Deletions of a ledger that left the list, before it is left to the orphan sweep."""
+"""Maximum number of deletions of an unlisted ledger before it is left to the orphan sweep."""
 
 
 async def delete_ledger_of(
     client: LedgerClient, path: str, ledger_id: int, properties: Mapping[str, str]
 ) -> None:
-    """Delete a ledger that left a log; one of that id that was made for another owner stays.
+    """Delete a ledger that left a log, but not a ledger of that id that was made for another owner.
 
-    A log that was restored from a backup of another cluster lists ledgers of that cluster. They lie
-    in objects only, and here their ids may belong to somebody else.
+    A log that was restored from a backup of another cluster lists ledgers of that cluster. Those
+    are in objects only, and in this cluster their ids may belong to other owners.
 
     Args:
         properties: of the log.
@@ -72,7 +72,7 @@ class LogLedgers:
         config: LogConfig,
         properties: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`properties`: of the log, as they are now."""
+        """`properties`: returns the current properties of the log."""
         self._client = client
         self._path = path
         self._config = config
@@ -80,7 +80,7 @@ class LogLedgers:
         self._spare: asyncio.Task[LedgerWriter] | None = None
 
     def set_quorums(self, *, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        """Ledgers that are created from now on have these; a spare that is there stays."""
+        """Set the quorums of ledgers created from now on; an existing spare is unchanged."""
         changed = {
             "ensemble_size": ensemble_size,
             "write_quorum": write_quorum,
@@ -89,7 +89,8 @@ class LogLedgers:
         self._config = LogConfig.model_validate({**self._config.model_dump(), **changed})
 
     async def create(self) -> LedgerWriter:
-        """
+        """Create a ledger for this log.
+
         Raises:
             NotEnoughBookiesError, MetadataError
         """
@@ -102,7 +103,7 @@ class LogLedgers:
         )
 
     async def delete(self, ledger_id: int) -> bool:
-        """Delete a ledger that nobody refers to; False: that failed, which leaves an orphan."""
+        """Delete an unreferenced ledger; return False if that failed, which leaves an orphan."""
         try:
             await delete_ledger_of(self._client, self._path, ledger_id, self._properties())
         except NoSuchLedgerError:
@@ -115,15 +116,15 @@ class LogLedgers:
         return True
 
     async def discard(self, writer: LedgerWriter) -> None:
-        """Withdraw from a ledger that is no longer in the list, and delete it."""
+        """Abandon a ledger that is no longer in the list, and delete it."""
         try:
             await writer.close(force=True)
         except LedgerError:
-            writer.abandon()  # it goes either way
+            writer.abandon()  # it is deleted either way
         await self.delete(writer.ledger_id)
 
     async def take_spare(self) -> LedgerWriter:
-        """The next ledger, which stays the spare until `spare_listed`.
+        """Return the next ledger, which stays the spare until `spare_listed`.
 
         Raises:
             NotEnoughBookiesError, MetadataError
@@ -141,11 +142,11 @@ class LogLedgers:
             raise
 
     def spare_listed(self) -> None:
-        """The list names it now: it is no spare any more."""
+        """Record that the list names the spare, which then is no spare any more."""
         self._spare = None
 
     async def find_spare(self) -> LedgerWriter | None:
-        """The spare, if there is one, once it is created. It stays the spare."""
+        """Wait for the spare to be created, if there is one, and return it. It stays the spare."""
         if self._spare is None:
             return None
         try:
@@ -154,7 +155,7 @@ class LogLedgers:
             return None
 
     async def take_away_spare(self) -> LedgerWriter | None:
-        """The spare, if there is one, once it is created; the caller decides what becomes of it."""
+        """Wait for the spare to be created, if there is one, and hand it over to the caller."""
         spare, self._spare = self._spare, None
         if spare is None:
             return None
@@ -175,14 +176,14 @@ class LogShrink:
         self._appender = appender
         self._ledgers = ledgers
         self._removed: dict[int, int] = {}
-        """Ledgers that left the list, or may have, and how often their deletion failed."""
+        """Ledgers that left the list, or may have, with the number of failed deletions."""
 
     async def unlist(self, before: Position) -> int:
-        """Take the ledgers whose every entry is before `before` from the list; returns how many.
+        """Remove from the list the ledgers that end before `before`; return how many.
 
         Raises:
             LogFencedError: another owner has taken the log over.
-            MetadataError: whether it happened is not known; call again.
+            MetadataError: the outcome is unknown; call again.
         """
         removed: dict[int, None] = {}
 
@@ -200,7 +201,7 @@ class LogShrink:
             self._appender.fence(error)
             raise
         except BaseException:
-            # What may have left the list already must take in no cursor: it could be deleted.
+            # No cursor may move into a ledger that may have left the list: it could be deleted.
             if not self._list.is_resolved:
                 kept = [each for each in self._list.ledgers if each.ledger_id not in self._removed]
                 self._appender.extent.reshape(kept)
@@ -211,7 +212,7 @@ class LogShrink:
         return len(removed)
 
     async def delete_unlisted(self) -> None:
-        """Delete what left the list; what fails is tried again at the next call."""
+        """Delete the ledgers that left the list; the next call retries failed deletions."""
         if not self._list.is_resolved:
             return
         listed = {ledger.ledger_id for ledger in self._list.ledgers}
@@ -227,5 +228,5 @@ class LogShrink:
 
     @property
     def left_behind(self) -> int:
-        """Ledgers that left the list and are still to be deleted."""
+        """Number of ledgers that left the list and are still to be deleted."""
         return len(self._removed)

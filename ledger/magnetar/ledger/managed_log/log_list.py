@@ -1,14 +1,14 @@
 """The ledger list of a log in the metadata store: read once, then changed by compare-and-set only.
 
-The owner keeps the node's version, and its value: a log that was deleted and made again may have
-come to the same version. A change by anybody else means that the log has another owner (rule 1.1).
-An update whose outcome is unknown, or whose call was cancelled, is remembered: before anything else
-is decided, the node is read back and compared (rule 1.3). As long as the node is what an update was
-based on, the update may still happen.
+The owner keeps the node's version and its value: a log that was deleted and made again may have
+reached the same version. A change by any other client means that the log has another owner (rule
+1.1). An update with an unknown outcome, or a cancelled one, is remembered. Before the next
+decision, the node is read back and compared (rule 1.3). While the node is unchanged since the
+update was computed, the update may still happen.
 
-An update is a function from the list as it is to the list as it should be. It runs inside the lock,
-and again whenever an earlier update of ours turns out to have happened; so what it decides is never
-based on a list that has moved on.
+An update is a function from the present list to the new one. It runs inside the lock, and again
+whenever an earlier update of this owner turns out to have happened. So its decisions are never
+based on an outdated list.
 
 Source: managed ledger, section 1.
 """
@@ -35,7 +35,7 @@ from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from magnetar.ledger.position import Position
 
 ATTEMPTS_MAX = 5
-"""Writes of one update that may end with an unknown outcome before the caller hears of it."""
+"""Writes of one update that may end with an unknown outcome before the update fails."""
 
 _TOKEN_MAX = (1 << 63) - 1
 _TAKEN_OVER = "close this handle, and open the log again only if it should still be yours"
@@ -53,7 +53,7 @@ class LogList:
         self._version = -1
         self._value = b""
         self._unresolved: list[bytes] = []
-        """Updates based on `_version` that may have happened, or may yet; each once."""
+        """Updates based on `_version` that may have happened, or may still happen; each once."""
         self._lock = asyncio.Lock()
 
     @property
@@ -62,12 +62,12 @@ class LogList:
 
     @property
     def node(self) -> tuple[LogMetadata, int]:
-        """The node's value and version as they were last read or written, together."""
+        """Value and version of the node as they were last read or written, together."""
         return self._metadata, self._version
 
     @property
     def terminated(self) -> Position | None:
-        """Where the log ends for good; None while it takes appends."""
+        """Position where the log ends for good; None while it takes appends."""
         return self._metadata.terminated
 
     @property
@@ -77,7 +77,7 @@ class LogList:
 
     @property
     def object_bases(self) -> tuple[ObjectBase, ...]:
-        """What keys of the ledgers' objects begin with, by the index that they name."""
+        """Prefixes of the keys of the ledgers' objects, by the index that the objects name."""
         return self._metadata.object_bases
 
     @property
@@ -86,20 +86,20 @@ class LogList:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the node is certainly as we know it, or somebody else's."""
+        """Whether no update of this owner is unresolved."""
         return not self._unresolved
 
     async def create(self, rng: random.Random) -> None:
         """Create the node, which must not exist.
 
         Raises:
-            LogExistsError: there is one already.
-            MetadataError: whether it was created is not known, or it was not.
+            LogExistsError: the node exists already.
+            MetadataError: the node was not created, or the outcome is unknown.
         """
         token = rng.randint(1, _TOKEN_MAX)
         metadata = LogMetadata(properties=self._metadata.properties, creation_token=token)
         value = metadata.to_json()
-        # The token tells ours from another's, also when the answer to the creation was lost.
+        # The token identifies this owner's node, even if the reply to the creation was lost.
         if not await self._cell().create(value):
             raise LogExistsError(
                 f"{self._path}: there is a log already; open it, or choose another path"
@@ -107,11 +107,11 @@ class LogList:
         self._adopt(metadata, 0, value)
 
     async def load(self, *, may_create: bool = True) -> None:
-        """Read the node; create it, empty, if there is none and `may_create`.
+        """Read the node; create it, empty, if there is none and `may_create` is set.
 
         Raises:
-            NoSuchLogError: there is none.
-            InvalidLedgerMetadataError: what is there is no ledger list.
+            NoSuchLogError: the node does not exist.
+            InvalidLedgerMetadataError: the node is not a ledger list.
             MetadataError
         """
         cell = self._cell()
@@ -124,14 +124,16 @@ class LogList:
         return bytes_cell(self._store, self._path, tries_max=ATTEMPTS_MAX)
 
     async def update(self, change: Change) -> None:
-        """Set the list to `change(list)`, by compare-and-set on the version we know.
+        """Set the list to `change(list)`, by compare-and-set on the known version.
 
-        `change` must be made so that applying it twice is applying it once.
+        `change` must be idempotent.
 
         Raises:
-            LogFencedError: somebody else changed the list: we no longer own the log (rule 1.1).
-            InvalidLedgerMetadataError: no owner could read that list again; it was not written.
-            MetadataError: whether it happened is not known, or it did not; call again.
+            LogFencedError: another client changed the list, so this owner has lost the log (rule
+                1.1).
+            InvalidLedgerMetadataError: the new list would be unreadable for every owner; it was not
+                written.
+            MetadataError: the update did not happen, or its outcome is unknown; call again.
         """
         async with self._lock:
             if self._unresolved:
@@ -139,7 +141,7 @@ class LogList:
             for _ in range(ATTEMPTS_MAX):
                 metadata = change(self._metadata)
                 if metadata == self._metadata and not self._unresolved:
-                    return  # an earlier update of ours did it
+                    return  # an earlier update of this owner did it
                 if await self._try_set(metadata):
                     return
             raise UnknownOutcomeError(
@@ -147,7 +149,7 @@ class LogList:
             )
 
     async def _try_set(self, metadata: LogMetadata) -> bool:
-        """One write. False: it did not happen so far, or the list is now another one of ours."""
+        """Write the list once. Return False if this did not happen, or another own update did."""
         if metadata.problem is not None:
             raise InvalidLedgerMetadataError(
                 f"{self._path}: {metadata.problem}. The list was not written: this is a bug; the "
@@ -156,7 +158,7 @@ class LogList:
         value = metadata.to_json()
         is_first = value not in self._unresolved
         if is_first:
-            # Noted before the call: one that is cancelled may have happened as well.
+            # Record the value before the call: a cancelled write may have happened, too.
             self._unresolved.append(value)
         try:
             version = await self._store.set(self._path, value, version=self._version)
@@ -165,19 +167,20 @@ class LogList:
                 self._unresolved.remove(value)  # nothing was changed
             raise
         except (UnknownOutcomeError, BadVersionError, NoNodeError):
-            # A conflict may be with our own earlier update, when that came late (D26).
+            # The conflict may be with an earlier update of this owner that came late (D26).
             return await self._resolve() == value
         self._adopt(metadata, version, value)
         return True
 
     async def _resolve(self) -> bytes | None:
-        """Find out whether an unresolved update happened; returns it if one did.
+        """Find out whether an unresolved update happened; return its value if one did.
 
-        None means that none has happened so far. Each still may, as long as the node has the
-        version they were based on.
+        None means that none has happened so far. Each still may, while the node has the version
+        that they were based on.
 
         Raises:
-            LogFencedError: the list is somebody else's; none of ours can happen any more.
+            LogFencedError: another client changed the list; no unresolved update can happen any
+                more.
         """
         try:
             node = await self._store.get(self._path)
@@ -204,11 +207,11 @@ class LogList:
         self._unresolved = []
 
     async def check_owned(self) -> None:
-        """Look whether the list is still as we know it: nobody took it over by now.
+        """Check in the store that no other owner has taken the log over by now.
 
         Raises:
-            LogFencedError: somebody changed it.
-            MetadataError: that cannot be told now.
+            LogFencedError: another client changed the list.
+            MetadataError: the store cannot tell now.
         """
         async with self._lock:
             if self._unresolved:
@@ -216,9 +219,10 @@ class LogList:
             await self.check_unchanged()
 
     async def check_unchanged(self) -> None:
-        """
+        """Check that the node is as this owner last read or wrote it.
+
         Raises:
-            LogFencedError: somebody changed the list since we read it.
+            LogFencedError: another client changed the list since then.
         """
         try:
             node = await self._store.get(self._path)
@@ -228,7 +232,7 @@ class LogList:
             raise self._why_changed(node.value)
 
     def _why_changed(self, value: bytes) -> LogFencedError:
-        """What to say of a list that is no longer ours."""
+        """Return the error for a list that another client changed."""
         try:
             LogMetadata.from_json(value, path=self._path)
         except InvalidLedgerMetadataError as error:
@@ -240,8 +244,8 @@ class LogList:
         return LogFencedError(f"{self._path}: another owner changed the ledger list; {_TAKEN_OVER}")
 
     async def delete(self) -> None:
-        """Remove the node, if it is still ours. One that is gone already was removed by an earlier
-        call whose answer was lost, or by somebody who wanted the same.
+        """Remove the node, if it is unchanged. A missing node is fine: an earlier call whose reply
+        was lost, or another client, removed it.
 
         Raises:
             NotEmptyError: cursors are left below it.

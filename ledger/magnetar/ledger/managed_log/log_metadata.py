@@ -1,11 +1,11 @@
-"""The ledger list of a managed log, as it lies in the metadata store. Pure values and their codec.
+"""The ledger list of a managed log, as the metadata store has it. Pure values and their codec.
 
-JSON so that `zkCli` shows it. A ledger's counters are filled in when it is closed; `closed_ms` 0
-marks one that is open. The list order is authoritative. At most the last two ledgers are open: the
-one being written, and before it the one whose last appends are still under way (rule 9.1).
+It is JSON, so that `zkCli` shows it. A ledger's counters are filled in when it is closed;
+`closed_ms` 0 marks an open one. The list order is authoritative. At most the last two ledgers are
+open: the one being written, and the previous one while its last appends are pending (rule 9.1).
 
-The changes of a list are methods here, each made so that applying it twice is applying it once: an
-update whose outcome is unknown is computed again from what is found.
+The changes of a list are methods here. Each is idempotent: an update with an unknown outcome is
+computed again from the value that is found.
 
 Layout: docs/formats/managed-log.md. Source: managed ledger, sections 1, 8 and 9.
 """
@@ -26,10 +26,10 @@ from magnetar.ledger.managed_log.log_objects import (
 from magnetar.ledger.position import Position
 
 FORMAT_VERSION = 2
-"""The newest that is read. Written is 1, unless some ledger has, or had, an object."""
+"""Newest format that is read. Lists without any object, now or before, are written as 1."""
 
 OPEN_LEDGERS_MAX = 2
-"""Ledgers of a log that may be open at once (rule 9.1)."""
+"""Maximum number of open ledgers of a log (rule 9.1)."""
 
 _FIELDS = {"format", "ledgers", "properties"}
 _OPTIONAL_FIELDS = {"owner", "removed_through", "terminated", "token"}
@@ -46,7 +46,7 @@ class LogLedger:
     bytes: int = 0
     closed_ms: int = 0
     object: LedgerObject | None = None
-    """Where it lies in an object store; None: it was never copied to one."""
+    """The ledger's object in an object store; None if it was never copied to one."""
 
     @property
     def is_closed(self) -> bool:
@@ -59,7 +59,7 @@ class LogLedger:
 
     @property
     def is_in_object_only(self) -> bool:
-        """Whether the bookies may have forgotten it."""
+        """Whether the bookies may have deleted it."""
         return self.object is not None and self.object.state is ObjectState.ONLY
 
 
@@ -70,35 +70,37 @@ class LogMetadata:
     ledgers: tuple[LogLedger, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
     terminated: Position | None = None
-    """The last entry of a log that takes no more; entry id -1 if it is empty."""
+    """Last entry of a terminated log, (-1, -1) if it is empty; None while it takes appends."""
     removed_through: int = -1
-    """The last ledger that a shrink removed; -1 if none did. Tells a reader whose ledger is gone
-    whether it missed entries: a ledger that was left out because it was empty is beyond it."""
+    """The last ledger that a shrink removed; -1 if none did. A reader whose ledger is gone learns
+    from it whether it missed entries: a ledger that was dropped because it was empty has a higher
+    id."""
     creation_token: int = 0
-    """Tells a creation whose reply was lost from somebody else's."""
+    """Identifies the creator's node after a lost reply."""
     owner_token: int = 0
-    """Of the last owner that took the log over without a ledger of its own; 0: none did so. Two
-    that do it at once would write the same value without it, and each take the other's for its own.
+    """Token of the last owner that took the log over without a ledger of its own; 0 if none did.
+    Without it, two such owners would write the same value at once, and each would take the other's
+    for its own.
     """
     object_bases: tuple[ObjectBase, ...] = ()
-    """What keys of objects begin with; only ever appended to, so that the objects of yesterday are
-    found when the settings of today name another store."""
+    """Prefixes of the keys of objects. Bases are only ever added, so that old objects are still
+    found after the settings name another store."""
 
     def with_ledgers(self, ledgers: Iterable[LogLedger]) -> "LogMetadata":
         return replace(self, ledgers=tuple(ledgers))
 
     def claimed(self, ledgers: Iterable[LogLedger], owner_token: int) -> "LogMetadata":
-        """With these ledgers, all of them closed, and an owner who has none of its own yet."""
+        """Return the list with these closed ledgers, and an owner without a ledger of its own."""
         return replace(self, ledgers=tuple(ledgers), owner_token=owner_token)
 
     def with_next(self, ledger_id: int) -> "LogMetadata":
-        """With an open ledger behind all others."""
+        """Return the list with an open ledger behind all others."""
         if any(ledger.ledger_id == ledger_id for ledger in self.ledgers):
             return self
         return self.with_ledgers([*self.ledgers, LogLedger(ledger_id)])
 
     def with_closed(self, closed: LogLedger) -> "LogMetadata":
-        """With the counters of a ledger that was closed; without it if it is empty."""
+        """Return the list with the counters of a closed ledger, or without it if it is empty."""
         if closed.entries == 0:
             return self.without(closed.ledger_id)
         return self.with_ledgers(
@@ -107,15 +109,15 @@ class LogMetadata:
         )
 
     def without(self, ledger_id: int) -> "LogMetadata":
-        """Without an open ledger of which nothing was ever reported or readable."""
+        """Return the list without an open ledger of which nothing was ever reported or readable."""
         return self.with_ledgers(
             ledger for ledger in self.ledgers if ledger.ledger_id != ledger_id or ledger.is_closed
         )
 
     def shrunk(self, before: Position) -> "LogMetadata":
-        """Without the ledgers at the front whose every entry is before the position.
+        """Return the list without the ledgers at the front that end before the position.
 
-        The last ledger stays, and so does every one that is open or behind an open one.
+        The last ledger stays, and so does every ledger that is open or follows an open one.
         """
         at = 0
         while at < len(self.ledgers) - 1:
@@ -129,7 +131,7 @@ class LogMetadata:
         return replace(self, ledgers=self.ledgers[at:], removed_through=removed_through)
 
     def with_copy_begun(self, ledger_id: int, attempt: str, base: ObjectBase) -> "LogMetadata":
-        """With a new try to copy a ledger, which replaces an unfinished one."""
+        """Return the list with a new attempt to copy a ledger, which replaces an unfinished one."""
         bases = self.object_bases if base in self.object_bases else (*self.object_bases, base)
         begun = LedgerObject(ObjectState.COPYING, attempt, bases.index(base))
 
@@ -143,7 +145,7 @@ class LogMetadata:
     def with_copied(
         self, ledger_id: int, attempt: str, *, size_bytes: int, check: int, at_ms: int
     ) -> "LogMetadata":
-        """With the object of that try complete: of a copy, or of one that replaces another."""
+        """Return the list with a complete object of that attempt, a first copy or a replacement."""
 
         def complete(ledger: LogLedger) -> LogLedger:
             found = ledger.object
@@ -161,7 +163,7 @@ class LogMetadata:
         return self._with_ledger(ledger_id, complete)
 
     def with_copy_replaced(self, ledger_id: int, attempt: str, by: str) -> "LogMetadata":
-        """With a try to replace the object of an attempt, which is damaged."""
+        """Return the list with an attempt to replace the damaged object of another attempt."""
 
         def begin(ledger: LogLedger) -> LogLedger:
             found = ledger.object
@@ -172,7 +174,7 @@ class LogMetadata:
         return self._with_ledger(ledger_id, begin)
 
     def with_object_only(self, ledger_id: int, attempt: str) -> "LogMetadata":
-        """With a ledger that the bookies may forget: its object was read back in full."""
+        """Return the list with a ledger that bookies may delete: its object was fully read back."""
 
         def forget(ledger: LogLedger) -> LogLedger:
             found = ledger.object
@@ -190,20 +192,20 @@ class LogMetadata:
         )
 
     def with_properties(self, changes: Mapping[str, str | None]) -> "LogMetadata":
-        """With these properties set, and without those that are None."""
+        """Return the list with these properties set, and without those that are None."""
         properties = {**self.properties, **changes}
         kept = {name: value for name, value in properties.items() if value is not None}
         return replace(self, properties=kept)
 
     def ended(self) -> "LogMetadata":
-        """Terminated behind the last entry there is. All its ledgers are closed by now."""
+        """Return the list terminated behind its last entry. All its ledgers must be closed."""
         if self.terminated is not None:
             return self
         return replace(self, terminated=self.last_listed)
 
     @property
     def last_listed(self) -> Position:
-        """The last entry of the closed ledgers; (-1, -1) when they hold none."""
+        """The last entry of the closed ledgers; (-1, -1) if they hold none."""
         for ledger in reversed(self.ledgers):
             if ledger.entries:
                 return Position(ledger.ledger_id, ledger.entries - 1)
@@ -211,12 +213,12 @@ class LogMetadata:
 
     @property
     def problem(self) -> str | None:
-        """Why this list cannot be, and nobody could read it again; None if it can."""
+        """Why this list is invalid, and could not be read again; None if it is valid."""
         return _problem_with_list(self)
 
     def to_json(self) -> bytes:
         fields: dict[str, object] = {
-            # Older releases read the logs whose ledgers never went to an object store.
+            # Older releases can read logs whose ledgers never went to an object store.
             "format": FORMAT_VERSION if self.object_bases else 1,
             "ledgers": [_fields_of(ledger) for ledger in self.ledgers],
             "properties": self.properties,
@@ -242,7 +244,7 @@ class LogMetadata:
 
         Raises:
             FutureLogFormatError: a newer release wrote it.
-            InvalidLedgerMetadataError: not ours, or a list that cannot be.
+            InvalidLedgerMetadataError: it is not a ledger list, or an invalid one.
         """
         try:
             data = json.loads(value)
@@ -307,7 +309,7 @@ def _refused(path: str, problem: str) -> InvalidLedgerMetadataError:
 
 
 def _problem_with_fields(data: dict[str, object]) -> str | None:
-    """Exactly our fields, and in each what belongs there. A bool is no number."""
+    """Check the set of fields and the type of each value. A bool does not count as a number."""
     fields = _FIELDS if data["format"] == 1 else _FIELDS | {"object_bases"}
     if data.keys() - _OPTIONAL_FIELDS != fields:
         return f"expected the fields {sorted(fields)}, got {sorted(data)}"

@@ -1,8 +1,8 @@
-"""Changing where the ledgers of a log lie in an object store, on behalf of its owner.
+"""Changes of where the ledgers of a log are in an object store, on behalf of its owner.
 
-Each change is one compare-and-set on the log's node, under the name of the attempt it is about. A
-change that finds another attempt there, or no such ledger, changes nothing; the caller sees it by
-what it gets back. An owner that lost the log fails, as with every other change of the list.
+Each change is one compare-and-set on the log's node, and names the attempt that it is about. If the
+node has another attempt, or no such ledger, nothing changes; the caller sees that in the result. If
+the owner has lost the log, the change fails, as every other change of the list does.
 
 Source: tiered storage, section 16 (rules 16.1 and 16.3).
 """
@@ -18,9 +18,9 @@ from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase
 class LogObjectChanges:
     """The objects of one log's ledgers.
 
-    Every change returns the ledger's object as the node has it now; None: the ledger left the list,
-    or has none. It raises LogFencedError when another owner has taken the log over, LogClosedError
-    when this handle is closed, and MetadataError when it is not known whether it happened: call it
+    Every change returns the ledger's object as the node has it now; None if the ledger left the
+    list, or has no object. A change raises LogFencedError if another owner has taken the log over,
+    LogClosedError if this handle is closed, and MetadataError if the outcome is unknown: call it
     again with the same attempt.
     """
 
@@ -36,15 +36,15 @@ class LogObjectChanges:
 
     @property
     def node(self) -> tuple[LogMetadata, int]:
-        """The node's value and version as they were last read or written, together."""
+        """Value and version of the node as they were last read or written, together."""
         return self._list.node
 
     def key(self, ledger_id: int, found: LedgerObject, attempt: str) -> str:
-        """The key of an attempt on a ledger."""
+        """Return the key of an attempt to copy a ledger."""
         return self.base(found).key(ledger_id, attempt)
 
     def base(self, found: LedgerObject) -> ObjectBase:
-        """Where an object is: its store, and what its key begins with."""
+        """Return the store of an object, and the prefix of its key."""
         return self._list.object_bases[found.base]
 
     async def reread(self, ledger_id: int) -> LedgerObject | None:
@@ -52,7 +52,7 @@ class LogObjectChanges:
 
         Raises:
             LogFencedError: another owner has taken the log over.
-            MetadataError: that cannot be told now.
+            MetadataError: the store cannot tell now.
         """
         try:
             await self._list.check_owned()
@@ -63,13 +63,13 @@ class LogObjectChanges:
         return ledger.object if ledger is not None else None
 
     async def begin(self, ledger_id: int, attempt: str, base: ObjectBase) -> LedgerObject | None:
-        """Name a new try to copy a closed ledger. What was copied already stays as it is."""
+        """Name a new attempt to copy a closed ledger. A ledger with a copy is unchanged."""
         return await self._change(
             ledger_id, lambda metadata: metadata.with_copy_begun(ledger_id, attempt, base)
         )
 
     async def replace(self, ledger_id: int, attempt: str, *, by: str) -> LedgerObject | None:
-        """Name a new try to copy a ledger whose object, of another attempt, is damaged."""
+        """Name a new attempt to copy a ledger whose object, of another attempt, is damaged."""
         return await self._change(
             ledger_id, lambda metadata: metadata.with_copy_replaced(ledger_id, attempt, by)
         )
@@ -77,9 +77,9 @@ class LogObjectChanges:
     async def copied(
         self, ledger_id: int, attempt: str, *, size_bytes: int, check: int, at_ms: int
     ) -> LedgerObject | None:
-        """Note that the object of the attempt is complete, and was looked at in the store.
+        """Record that the object of the attempt is complete, and was checked in the store.
 
-        Of an attempt that replaces an object it must have been read back in full.
+        An attempt that replaces an object must have been read back in full.
         """
         return await self._change(
             ledger_id,
@@ -89,16 +89,16 @@ class LogObjectChanges:
         )
 
     async def only(self, ledger_id: int, attempt: str) -> LedgerObject | None:
-        """Note that the bookies may forget a ledger. The object was read back in full, by the
-        owner that calls (rule 16.4)."""
+        """Record that the bookies may delete a ledger. This owner must have read the object back in
+        full (rule 16.4)."""
         return await self._change(
             ledger_id, lambda metadata: metadata.with_object_only(ledger_id, attempt)
         )
 
     async def forget(self, ledger_id: int) -> bool:
-        """Delete a ledger that lies in an object only; False: that failed, call again.
+        """Delete a ledger that is in an object only; return False if that failed: call again.
 
-        Reads that are under way are served by the object from here on.
+        From then on, the object serves the reads in progress.
         """
         ledger = self._find(ledger_id)
         if ledger is None or not ledger.is_in_object_only or not self._list.is_resolved:
@@ -108,7 +108,7 @@ class LogObjectChanges:
     async def _change(self, ledger_id: int, change: Change) -> LedgerObject | None:
         refusal = self._appender.refusal()
         if isinstance(refusal, LogFencedError | LogClosedError):
-            raise refusal  # else it is terminated: its ledgers move all the same
+            raise refusal  # else it may be terminated: its ledgers still move
         try:
             await self._list.update(change)
         except LogFencedError as error:

@@ -1,9 +1,9 @@
-"""Where a ledger of a log lies in an object store, as the log's node says it. Pure.
+"""Where a ledger of a log is in an object store, as the log's node says it. Pure.
 
-A ledger goes one way: it has no object; one is being *copied*; it is *copied*, and lies on bookies
-and in the object; it lies in the object *only*. The name of a try to copy (its *attempt*) is in the
-node before the first byte is in the store, and is never used again once the node has forgotten it.
-So an object that no node names is nobody's, and a try that comes late overwrites nothing.
+A ledger goes one way. It has no object; one is being *copied*; it is *copied*, and is on bookies
+and in the object; it is in the object *only*. The name of an attempt to copy (its *attempt*) is in
+the node before the first byte is in the store. It is never used again once the node has forgotten
+it. So an object that no node names is garbage, and a late attempt overwrites nothing.
 
 Layout: docs/formats/managed-log.md. Source: tiered storage, section 16.
 """
@@ -22,26 +22,26 @@ _FIELDS = {"state", "attempt", "base", "bytes", "check", "at_ms"}
 
 
 class ObjectState(StrEnum):
-    """How far a ledger is on its way to an object store. Stored, never rename."""
+    """Progress of a ledger to an object store. Stored, never rename."""
 
     COPYING = "copying"
     """The object is being written, or was left unfinished. The bookies have the ledger."""
     COPIED = "copied"
     """The object was found complete. The bookies have the ledger, too."""
     ONLY = "only"
-    """The object was read back in full. The bookies may have forgotten the ledger."""
+    """The object was read back in full. The bookies may have deleted the ledger."""
 
 
 class ObjectBase(NamedTuple):
-    """What the keys of objects begin with. A log's node keeps each that it ever used."""
+    """Store and key prefix of objects. A log's node keeps each base that it ever used."""
 
     store: str
     """Name of the object store in the brokers' settings."""
     prefix: str
-    """Of the key, in that store."""
+    """Prefix of the keys in that store."""
 
     def key(self, ledger_id: int, attempt: str) -> str:
-        """The key of one try to copy a ledger."""
+        """Return the key of one attempt to copy a ledger."""
         return f"{self.prefix}{ledger_id:020d}-{attempt}.mgo"
 
 
@@ -51,17 +51,17 @@ class LedgerObject:
 
     state: ObjectState
     attempt: str
-    """Hex of 16 random bytes: which try to copy it is."""
+    """Hex of 16 random bytes: identifies the attempt to copy."""
     base: int
     """Index of its `ObjectBase` in the node's list."""
     bytes: int = 0
-    """Of the whole object; 0 while it is copied."""
+    """Size of the whole object; 0 while it is being copied."""
     check: int = 0
-    """CRC32C over the checksums of its runs; 0 while it is copied."""
+    """CRC32C over the checksums of its runs; 0 while it is being copied."""
     at_ms: int = 0
-    """When it was copied, ms since 1970; 0 while it is."""
+    """Time of the copy, ms since 1970; 0 while it is being copied."""
     next: str = ""
-    """The attempt that is to replace a damaged object; empty: none is."""
+    """The attempt that is to replace a damaged object; empty if there is none."""
 
     @property
     def is_copied(self) -> bool:
@@ -69,7 +69,7 @@ class LedgerObject:
         return self.state is not ObjectState.COPYING
 
     def to_fields(self) -> dict[str, Any]:
-        """As it stands in the node."""
+        """Return the fields as they are stored in the node."""
         fields: dict[str, Any] = {
             "state": self.state.value,
             "attempt": self.attempt,
@@ -84,15 +84,15 @@ class LedgerObject:
 
     @staticmethod
     def from_fields(fields: Mapping[str, Any]) -> "LedgerObject":
-        """Of fields in which `problem_with_object` found nothing wrong."""
+        """Make the object from fields that `problem_with_object` has accepted."""
         return LedgerObject(**{**fields, "state": ObjectState(fields["state"])})
 
 
 def problem_with_object(fields: object, bases: int) -> str | None:
-    """Why these are not the fields of an object; None: they are.
+    """Return why these are not the fields of an object; None if they are.
 
     Args:
-        bases: how many bases the node lists.
+        bases: number of bases that the node lists.
     """
     if not isinstance(fields, dict) or fields.keys() - {"next"} != _FIELDS:
         return f"object does not have the fields {sorted(_FIELDS)}"
@@ -116,7 +116,7 @@ def problem_with_object(fields: object, bases: int) -> str | None:
 
 
 def problem_with_bases(bases: object) -> str | None:
-    """Why this is no list of object bases; None: it is one."""
+    """Return why this is not a list of object bases; None if it is one."""
     if not isinstance(bases, list) or not bases:
         return "object_bases is no list, or is empty"
     for base in bases:

@@ -1,12 +1,12 @@
-"""Choose the ledgers of a log to delete: consumed by every cursor, and past the retention. Pure.
+"""Chooses the ledgers of a log to delete: consumed by every cursor, and past the retention. Pure.
 
-Consumed is what every durable cursor has *persistently* passed (rule 5.1); (L, last) counts as
-passed with the whole of L (rule 4.1). Of the consumed ledgers, oldest first, each one goes that was
-closed longer ago than the retention time, or without which the log is still as large as the
-retention size; the first that is neither ends it.
+Consumed are the entries that every durable cursor has *persistently* passed (rule 5.1); (L, last)
+counts as passed with the whole of L (rule 4.1). Consumed ledgers are checked oldest first. A ledger
+is deleted if it was closed longer ago than the retention time, or if the log without it is still as
+large as the retention size. The first ledger for which neither holds ends the deletion.
 
-The last ledger stays, and so does the last one that holds anything: a log that loses all its
-entries would forget where it ended. Only a truncation takes that one, too.
+The last ledger stays, and so does the last one with entries: a log that lost all its entries would
+forget where it ended. Only a truncation deletes that one, too.
 
 Source: managed ledger, section 6.
 """
@@ -22,7 +22,7 @@ INFINITE = -1
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long what is consumed is kept: until either limit is exceeded. -1: no limit."""
+    """How long consumed entries are kept: until either limit is exceeded. -1: no limit."""
 
     time_s: float = 0.0
     size_bytes: int = 0
@@ -36,13 +36,14 @@ def trim_point(
     now_ms: int,
     truncates: bool = False,
 ) -> Position | None:
-    """Where the log may begin: the ledgers before it may go. None: all of them stay.
+    """Return where the log may begin: earlier ledgers may be deleted. None if all of them stay.
 
     Args:
-        ledgers: the list, with the counters of open ledgers as they are now.
-        consumed: everything at or before it is needed by no durable cursor; None: there is none.
+        ledgers: the list, with the current counters of open ledgers.
+        consumed: no durable cursor needs the entries up to and including it; None if there is no
+            cursor.
         now_ms: wall clock, as in `closed_ms`.
-        truncates: whatever is consumed goes, retention or not.
+        truncates: delete all consumed ledgers, whatever the retention.
     """
     left_bytes = sum(ledger.bytes for ledger in ledgers)
     has_later_entries = _has_later_entries(ledgers)
@@ -64,7 +65,7 @@ def trim_point(
 
 
 def _has_later_entries(ledgers: Sequence[LogLedger]) -> list[bool]:
-    """For each ledger whether a later one holds entries."""
+    """Return for each ledger whether a later one holds entries."""
     found: list[bool] = []
     later = False
     for ledger in reversed(ledgers):
@@ -74,9 +75,9 @@ def _has_later_entries(ledgers: Sequence[LogLedger]) -> list[bool]:
 
 
 def bytes_behind(ledgers: Sequence[LogLedger], position: Position) -> int:
-    """About how many bytes of the log lie behind a position; reads nothing.
+    """Return about how many bytes of the log are behind a position; no I/O.
 
-    Whole ledgers count as they are, a part of one by its share of the entries.
+    Whole ledgers count in full, a part of one by its share of the entries.
     """
     total = 0
     for ledger in ledgers:
@@ -90,16 +91,16 @@ def bytes_behind(ledgers: Sequence[LogLedger], position: Position) -> int:
 
 
 def position_with_bytes_behind(ledgers: Sequence[LogLedger], size_bytes: int) -> Position | None:
-    """The first position behind which no more than `size_bytes` lie, as `bytes_behind` counts.
+    """Return the first position with at most `size_bytes` behind it, as `bytes_behind` counts.
 
-    None: the whole log is no larger.
+    None if the whole log is no larger.
     """
     left = size_bytes
     for ledger in reversed(ledgers):
         if ledger.entries <= 0:
             continue
         if ledger.bytes > left:
-            # The most entries whose share, rounded down as above, is no larger.
+            # The most entries whose share, rounded down as in `bytes_behind`, is no larger.
             fits = (ledger.entries * (left + 1) - 1) // ledger.bytes
             return Position(ledger.ledger_id, ledger.entries - 1 - fits)
         left -= ledger.bytes

@@ -1,23 +1,27 @@
-"""Taking a log over: fence whoever writes to it, chain a ledger of our own, own it.
+"""Takeover of a log: fence its writer, chain a new ledger, and own the log.
 
-1. Read the list and its version. 2. Recover (fence and close) the last two ledgers, the older one
-first, and every other one that is not known to be closed: two, because the previous owner may be
-in the middle of a change of ledgers and still writing to the one before the last (defect M3).
-3. Create a ledger. 4. Compare-and-set the list, with the ends of the recovered ledgers and our own
-behind them. 5. Only then is anything appended. From step 2 on the previous owner can add nothing,
-from step 4 on it can chain nothing, whatever it believes.
+1. Read the list and its version.
+2. Recover (fence and close) the last two ledgers, the older one first, and every other one that is
+   not known to be closed. It must be two: the previous owner may be in the middle of a change of
+   ledgers, and still write to the last but one (defect M3).
+3. Create a ledger.
+4. Compare-and-set the list, with the ends of the recovered ledgers and the new ledger behind them.
+5. Only then append.
 
-An owner that may never write does without step 3 (`claim`): it sets the list all the same, with a
-token of its own, and creates a ledger when there is something to append. What is promised at the
-end of step 4 holds for it, too.
+From step 2 on the previous owner can add nothing, from step 4 on it can chain nothing, whatever it
+believes.
 
-An opener that knows by its own clock how long it may own the log passes `may_own`. It is asked
-right before each recovery and each write of the list, with no wait in between. An opener that was
-paused behind its look at the lease would otherwise fence whoever owns the log by now, and take the
-list away.
+An owner that may never write skips step 3 (`claim`). It sets the list all the same, with a token of
+its own, and creates a ledger when there is something to append. The guarantees after step 4 hold
+for it, too.
 
-Nothing here tries twice: of two that take the log over at once, the slower one fails with
-LogFencedError, and whether it still wants the log is its caller's decision (they would duel).
+An opener that knows by its own clock how long it may own the log passes `may_own`. It is called
+right before each recovery begins and right before each write of the list. Otherwise an opener that
+was paused after it checked its lease would fence the present owner, and take the list away.
+
+Nothing here is retried. Of two owners that take the log over at once, the slower one fails with
+LogFencedError. Its caller decides whether it still wants the log; automatic retries would make the
+two fence each other for ever.
 
 Source: managed ledger, sections 2 and 9.
 """
@@ -41,11 +45,11 @@ log = structlog.get_logger()
 _TOKEN_BITS = 62
 
 MayOwn = Callable[[], bool]
-"""Whether the opener may own the log at this very moment; once it may not, it never may again."""
+"""Whether the opener may own the log at this moment; once it returns False, it always does."""
 
 
 def always() -> bool:
-    """For an opener that has nobody beside it, or lets the ledgers alone decide."""
+    """Return True: for an opener that has no competitor, or lets the ledgers alone decide."""
     return True
 
 
@@ -59,11 +63,11 @@ async def take_over(
     password: bytes | None,
     may_own: MayOwn = always,
 ) -> LedgerWriter | None:
-    """Make a loaded list ours; returns the ledger to write to, None if the log is terminated.
+    """Take over a loaded list; return the ledger to write to, None if the log is terminated.
 
     Raises:
-        LogFencedError: another owner opened it at the same time, and was faster; or the opener may
-            not own it any more: then the list was not written.
+        LogFencedError: another owner opened the log at the same time and was faster, or the opener
+            may not own it any more; then the list was not written.
         LogDataLossError: a ledger of the list has no metadata any more.
         UnauthorizedError: the password is not that of the log's ledgers; nothing was fenced.
         RecoveryUndecidedError, NotEnoughBookiesError, MetadataError: try again later.
@@ -85,9 +89,9 @@ async def take_over(
         writer.abandon()
         if isinstance(error, LogFencedError) and log_list.is_resolved:
             await ledgers.delete(writer.ledger_id)
-        raise  # else the list may name it, or may yet
-    # Only after our own list is set: the previous owner must not be able to add to a ledger that
-    # bookies have already forgotten (ledger protocol D17, defect M5).
+        raise  # otherwise the list may name it, now or later
+    # Only after the list is set: the previous owner must not be able to add to a ledger that the
+    # bookies have already deleted (ledger protocol D17, defect M5).
     for ledger in recovered:
         if ledger.entries == 0:
             await ledgers.delete(ledger.ledger_id)
@@ -106,10 +110,10 @@ async def claim(
     password: bytes | None,
     may_own: MayOwn = always,
 ) -> None:
-    """Make a loaded list ours without a ledger to write to; a terminated one is left as it is.
+    """Take over a loaded list without a ledger to write to; a terminated one is left unchanged.
 
     Raises:
-        As `take_over`.
+        LedgerError: see `take_over`.
     """
     if log_list.terminated is not None:
         return
@@ -132,7 +136,7 @@ def _check(path: str, may_own: MayOwn) -> None:
 
 
 def _checked(path: str, may_own: MayOwn, change: Change) -> Change:
-    """The change, for whoever may still own the log when it is about to be written."""
+    """Wrap a change so that it raises if the opener may not own the log when writing the list."""
 
     def checked(metadata: LogMetadata) -> LogMetadata:
         _check(path, may_own)
@@ -149,19 +153,19 @@ async def _recover(
     password: bytes | None,
     may_own: MayOwn,
 ) -> Sequence[LogLedger]:
-    """The ledgers of the list, all of them closed now, with what they really hold."""
+    """Close all ledgers of the list, and return them with their true counters."""
     recovered: list[LogLedger] = []
     listed = log_list.ledgers
     for at, ledger in enumerate(listed):
         is_old = ledger.is_closed and at < len(listed) - OPEN_LEDGERS_MAX
-        if is_old or ledger.is_in_object_only:  # the bookies may have forgotten that one
+        if is_old or ledger.is_in_object_only:  # the bookies may have deleted it
             recovered.append(ledger)
             continue
         _check(path, may_own)
         try:
             reader = await client.open_and_recover(ledger.ledger_id, password=password)
         except NoSuchLedgerError as error:
-            # Whoever sets the list before us deletes the ledgers that it found empty.
+            # Another opener that set the list first has deleted the ledgers that it found empty.
             await log_list.check_unchanged()
             raise LogDataLossError(
                 f"{path}: ledger {ledger.ledger_id} is listed, with {ledger.entries} entries, but "

@@ -1,17 +1,17 @@
 """Rack- and zone-aware placement: every write set spans several failure domains.
 
-A rack is known by its zone and its name. `rack_aware` asks for a minimum of racks in each write
-set, `zone_aware` for a minimum of zones, and puts members of one zone into different racks where it
-can. Minima are capped at the write quorum.
+A rack is identified by its zone and its name. `rack_aware` requires a minimum of racks in each
+write set. `zone_aware` requires a minimum of zones, and puts members of one zone into different
+racks if it can. Minima are capped at the write quorum.
 
-When domains are short there are two answers. *Enforced*: NotEnoughBookiesError, and bookies that
-did not say their domain are not used at all. *Best effort*: the minima are lowered step by step,
-racks before zones, until there are bookies; those of unknown domain count as one domain of their
-own. `on_fallback` then hears which write sets span too little. Quarantined bookies come last in
-both: best effort rather gives up a domain than takes one of them.
+If there are too few domains, there are two modes. *Enforced*: NotEnoughBookiesError; bookies of
+unknown domain are not used at all. *Best effort*: the minima are lowered step by step, racks before
+zones, until there are bookies. Bookies of unknown domain count as one domain of their own.
+`on_fallback` then gets the write sets that span too little. In both modes quarantined bookies come
+last: best effort gives up a domain before it uses one of them.
 
-The domains of bookies that are away are remembered for as long as the placement lives: a
-replacement must know where the other members are. Source: auto-recovery, section 7.
+The domains of unregistered bookies are remembered for the lifetime of the placement: a replacement
+must know where the other members are. Source: auto-recovery, section 7.
 """
 
 import random
@@ -34,7 +34,7 @@ from magnetar.ledger.settings import LedgerSettings
 _log = structlog.get_logger(__name__)
 
 OnFallback = Callable[[list[str]], None]
-"""Gets one sentence for each write set that spans fewer domains than it should."""
+"""Called with one sentence for each write set that spans fewer domains than required."""
 
 
 def rack_aware(
@@ -44,7 +44,7 @@ def rack_aware(
     is_enforced: bool = False,
     on_fallback: OnFallback = lambda shortfalls: None,
 ) -> Placement:
-    """Each write set spans `racks_min` racks."""
+    """Return a placement whose write sets each span `racks_min` racks."""
     return _SpreadPlacement(
         random,
         levels=(("rack", _rack_of),),
@@ -62,7 +62,7 @@ def zone_aware(
     is_enforced: bool = False,
     on_fallback: OnFallback = lambda shortfalls: None,
 ) -> Placement:
-    """Each write set spans `zones_min` zones, and `racks_min` racks."""
+    """Return a placement whose write sets each span `zones_min` zones, and `racks_min` racks."""
     return _SpreadPlacement(
         random,
         levels=(("zone", _zone_of), ("rack", _rack_of)),
@@ -73,7 +73,7 @@ def zone_aware(
 
 
 def placement_of(settings: LedgerSettings, random: random.Random) -> Placement:
-    """The placement that the settings describe."""
+    """Return the placement that the settings describe."""
     placement: Placement
     if settings.placement == "random":
         placement = RandomPlacement(random)
@@ -125,7 +125,7 @@ class _SpreadPlacement:
         self._is_enforced = is_enforced
         self._on_fallback = on_fallback
         self._infos: dict[str, BookieInfo] = {}
-        """Every bookie that was ever seen: as many as the cluster ever had."""
+        """Every bookie that was ever seen; the cluster's history bounds their number."""
 
     def choose_ensemble(
         self,
@@ -181,7 +181,7 @@ class _SpreadPlacement:
         avoided: Collection[str],
         preferred: Domains | None = None,
     ) -> tuple[str, ...]:
-        """The places with bookies in the free ones.
+        """Fill the free places with bookies.
 
         Raises:
             NotEnoughBookiesError
@@ -222,7 +222,7 @@ class _SpreadPlacement:
         raise NotEnoughBookiesError(self._what_is_missing(need, usable, free, write_quorum, minima))
 
     def _attempts(self, minima: Sequence[int]) -> Iterable[tuple[int, ...]]:
-        """Minima to try, in this order: best effort lowers the narrower domains first."""
+        """Return the minima to try, in order: best effort lowers the narrower domains first."""
         if self._is_enforced:
             return [tuple(minima)]
         return product(*(range(minimum, 0, -1) for minimum in minima))
@@ -238,8 +238,8 @@ class _SpreadPlacement:
         ]
 
     def _domains_of(self, name: str) -> Domains:
-        """The bookie's domain per level. Where it is not known, best effort takes all such bookies
-        for one domain, while enforcement lets them count for nothing.
+        """Return the bookie's domain per level. Best effort takes all bookies of unknown domain for
+        one domain; with enforcement they do not count.
         """
         info = self._infos.get(name)
         unknown = None if self._is_enforced else ""
@@ -256,7 +256,7 @@ class _SpreadPlacement:
             for info in self._infos.values()
             for _, domain_of in self._levels
         ):
-            return  # Nobody ever said where a bookie is: there is nothing to fall short of.
+            return  # No bookie ever had a domain, so nothing can fall short.
         domains = {name: self._domains_of(name) for name in members}
         shortfalls = [
             f"write set {', '.join(members[index] for index in write_set)} spans {have} of "

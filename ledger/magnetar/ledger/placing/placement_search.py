@@ -1,27 +1,27 @@
-"""Filling places of an ensemble so that every write set spans enough failure domains. Pure.
+"""Fills the places of an ensemble so that every write set spans enough failure domains. Pure.
 
 The write sets of an ensemble are its E rotations: each run of Qw consecutive places, the last ones
-wrapping around to the first. A candidate has one domain per *level* (a zone, a rack), and each
-level has a minimum: so many different domains in every write set. A new ensemble has all places
+wrapping around to the first. A candidate has one domain per *level* (a zone, a rack). Each level
+has a minimum: the number of different domains in every write set. A new ensemble has all places
 free, a replacement one.
 
-The search goes place by place, tries the domain that the neighbouring places use least, and goes
+The search goes place by place and tries the domain that the neighbouring places use least. It goes
 back when a write set cannot reach its minimum any more. Bookies of the same domains are
-interchangeable, so it branches over domains and not over bookies. It finds an answer at once where
-domains are plenty; where they are few it looks at all orders, up to `STEPS_MAX`.
+interchangeable, so it branches over domains and not over bookies. If there are many domains, it
+finds an answer at once. If there are few, it tries all orders, up to `STEPS_MAX`.
 """
 
 from collections.abc import Mapping, Sequence
 
 STEPS_MAX = 10_000
-"""Places tried before a search is given up as hopeless; some ten milliseconds."""
+"""Places tried before a search fails, some ten milliseconds."""
 
 Domains = tuple[str | None, ...]
-"""One domain per level, the widest first; None is not known and counts as no domain at all."""
+"""One domain per level, the widest first; None if unknown, which counts as no domain."""
 
 
 def write_sets(ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:
-    """The places of each distinct write set."""
+    """Return the places of each distinct write set."""
     starts = 1 if ensemble_size == write_quorum else ensemble_size
     return [
         tuple((start + k) % ensemble_size for k in range(write_quorum)) for start in range(starts)
@@ -31,13 +31,13 @@ def write_sets(ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:
 def spans(
     members: Sequence[str | None], write_set: Sequence[int], domains: Mapping[str, Domains]
 ) -> list[int]:
-    """How many different domains the members of a write set have, per level."""
+    """Return the number of different domains among the members of a write set, per level."""
     known = [domains[name] for index in write_set if (name := members[index]) is not None]
     return [len(set(level) - {None}) for level in zip(*known, strict=True)]
 
 
 class Search:
-    """One filling of free places. Use once."""
+    """One search for bookies for the free places. Use once."""
 
     def __init__(
         self,
@@ -51,13 +51,15 @@ class Search:
         minima: Sequence[int],
         preferred: Domains | None = None,
     ) -> None:
-        """
+        """Prepare a search.
+
         Args:
             places: the members; None is a free place.
-            candidates, spares: what free places may take, in the order of preference; of the
-                spares at most `spares_max`.
+            candidates, spares: bookies for the free places, in order of preference; at most
+                `spares_max` of the spares are used.
             domains: of every name among `places`, `candidates` and `spares`.
-            minima: per level, how many domains each write set with a free place must span.
+            minima: per level, the number of domains that each write set with a free place must
+                span.
             preferred: among equals, candidates of these domains come first.
         """
         self._places = list(places)
@@ -74,7 +76,7 @@ class Search:
                     self._sets_of[index].append(write_set)
 
     def run(self) -> tuple[str, ...] | None:
-        """The members with all places filled, or None if it cannot be done."""
+        """Return the members with all places filled, or None if that is impossible."""
         if not self._fill(0):
             return None
         return tuple(name for name in self._places if name is not None)
@@ -97,7 +99,7 @@ class Search:
         return False
 
     def _choices(self, index: int) -> list[str]:
-        """One unused bookie for each combination of domains, the best first."""
+        """Return one unused bookie for each combination of domains, the best first."""
         used = set(self._places)
         neighbours = [
             self._domains[name]
@@ -123,12 +125,12 @@ class Search:
         return [first_of[kind] for kind in sorted(first_of, key=cost)]  # stable: random before
 
     def _can_span(self, index: int) -> bool:
-        """Whether all write sets of the place can still reach their minima."""
+        """Return whether all write sets of the place can still reach their minima."""
         for write_set in self._sets_of[index]:
             free = sum(self._places[each] is None for each in write_set)
             found = spans(self._places, write_set, self._domains)
             for have, need in zip(found, self._minima, strict=True):
-                # A minimum of one asks for nothing, not even for a domain that is known.
+                # A minimum of one requires nothing, not even a known domain.
                 if need > 1 and have + free < need:
                     return False
         return True

@@ -1,1 +1,1 @@
-"""What readers read with: replicas, last add confirmed, long polls, moved ledgers."""
+"""Parts of the ledger reader: replicas, last add confirmed, long polls, moved ledgers."""

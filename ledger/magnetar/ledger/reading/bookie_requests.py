@@ -1,6 +1,6 @@
-"""Single requests to bookies: awaited, and what their replies mean.
+"""Single requests to bookies, as awaitables, and the meaning of their replies.
 
-For reads and control requests; adds go through `add_pipeline.py`.
+For reads and control requests; `add_pipeline.py` sends adds.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ async def ask(
     entry_id: int = -1,
     flags: int = 0,
 ) -> Frame:
-    """One request, awaited.
+    """Send one request and wait for its reply.
 
     Raises:
-        BookieUnavailableError: no reply.
+        BookieUnavailableError: there was no reply.
     """
     future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
     on_reply = partial(_settle, future)
@@ -41,7 +41,7 @@ async def ask(
     try:
         return await future
     finally:
-        del future, on_reply  # Its error knows this frame: they would keep each other.
+        del future, on_reply  # The error refers to this frame: they would keep each other alive.
 
 
 def _settle(future: "asyncio.Future[Frame]", reply: Frame | BookieUnavailableError) -> None:
@@ -54,16 +54,16 @@ def _settle(future: "asyncio.Future[Frame]", reply: Frame | BookieUnavailableErr
 
 
 def read_reply_block(frame: Frame, bookie_id: str) -> EntryBlock:
-    """The entries of a READ reply.
+    """Return the entries of a READ reply.
 
-    The LAC that the reply begins with is left alone. No digest protects it, and who reads up to it
-    because a damaged or lying bookie says so sees entries that may vanish (invariant I5). So it is
-    a hint at most, and whoever wants a higher LAC asks for one that is proven (`read_bound.py`).
+    The LAC at the start of the reply is ignored, since no digest protects it. A reader that trusts
+    a damaged or lying bookie could read entries that may vanish (invariant I5). That LAC is only a
+    hint: a reader that wants a higher LAC requests one that is proven (`read_bound.py`).
 
     Raises:
         NoSuchEntryError, NoSuchLedgerOnBookieError: explicit negatives.
-        UnauthorizedError: the key that was shown is not the ledger's.
-        BookieUnavailableError: anything else that is not OK (unknown).
+        UnauthorizedError: the key in the request is not the ledger's.
+        BookieUnavailableError: any other status that is not OK (unknown).
         BookieProtocolError: the body is malformed.
     """
     check_status(frame, bookie_id)
@@ -71,11 +71,12 @@ def read_reply_block(frame: Frame, bookie_id: str) -> EntryBlock:
 
 
 def check_status(frame: Frame, bookie_id: str) -> None:
-    """
+    """Raise the error that a reply's status means; return if it is OK.
+
     Raises:
         NoSuchEntryError, NoSuchLedgerOnBookieError: explicit negatives.
-        UnauthorizedError: the key that was shown is not the ledger's.
-        BookieUnavailableError: anything else that is not OK (unknown).
+        UnauthorizedError: the key in the request is not the ledger's.
+        BookieUnavailableError: any other status that is not OK (unknown).
     """
     if frame.status == Status.OK:
         return

@@ -1,12 +1,12 @@
-"""Fetching entries from bookies; shared by all handles of a client.
+"""Fetches entries from bookies; all handles of a client share it.
 
 Every packet's digest and identity is checked here, end to end. A bad replica is counted and
 reported for repair, and the next one is asked; its bytes are never returned (rule 9.2). An ordinary
-read fails with NoSuchEntryError only when every member of the write set said so (rule 9.1).
+read fails with NoSuchEntryError only if every member of the write set said so (rule 9.1).
 
-A replica that fails makes way for the next one at once; one that does not answer within the
-speculative time stays in the race, and the next one is asked too. The first good answer wins. What
-comes later is counted and dropped.
+After a failure, the next replica is asked at once. If a replica does not answer within the
+speculative time, the next one is asked too, and the slow one may still win. The first good answer
+counts. Later ones are counted and dropped.
 """
 
 import asyncio
@@ -45,25 +45,25 @@ T = TypeVar("T")
 _ORDERS_MAX = 1024
 
 OnBadReplica = Callable[[int, int, int, str, str], None]
-"""Ledger id, first and last entry id, bookie id, reason: this copy failed its digest."""
+"""Called for a copy with a bad digest: ledger id, first and last entry id, bookie id, reason."""
 
 OnReply = Callable[[Frame | BookieUnavailableError], None]
 
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What happened to the reads of a client. They only grow."""
+    """Counters of a client's reads. They only grow."""
 
     speculative_reads: int = 0
-    """Requests to another replica because one was slow."""
+    """Requests to a further replica because one was slow."""
     late_replies: int = 0
-    """Replies that came after the read was done."""
+    """Replies that arrived after the read was done."""
 
 
 class ReplicaRead(Generic[T]):
-    """One read, asked of one replica after another until one has a good answer.
+    """One read that asks replicas one after another until one has a good answer.
 
-    Use once: `await run()`. No task and no lock: replies arrive as callbacks.
+    Use once: `await run()`. There is no task and no lock: replies arrive as callbacks.
     """
 
     def __init__(
@@ -78,13 +78,14 @@ class ReplicaRead(Generic[T]):
         counts: ReadCounts,
         speculative_s: float,
     ) -> None:
-        """
+        """Prepare a read.
+
         Args:
-            bookies: whom to ask, in this order.
+            bookies: the bookies to ask, in this order.
             send: sends the request to a bookie.
-            judge: makes the result of a reply, or raises one of `READ_ERRORS`.
-            on_failed: a bookie failed, or was slow (None).
-            speculative_s: how long to wait for one before the next one is asked too; 0: for ever.
+            judge: turns a reply into the result, or raises one of `READ_ERRORS`.
+            on_failed: called when a bookie failed, or was slow (None).
+            speculative_s: time before the next bookie is asked too; 0: never.
         """
         self._bookies = bookies
         self._ledger_id = ledger_id
@@ -101,11 +102,11 @@ class ReplicaRead(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> tuple[str, T]:
-        """The bookie that had a good answer, and the answer.
+        """Return the bookie with the first good answer, and the answer.
 
         Raises:
             NoSuchEntryError: every replica is certain not to have it.
-            BookieUnavailableError, DigestMismatchError, BookieProtocolError: as in `worst_error`.
+            BookieUnavailableError, DigestMismatchError, BookieProtocolError: see `worst_error`.
         """
         self._ask_next()
         try:
@@ -173,14 +174,14 @@ class StickyMember:
 
 
 class Packets(NamedTuple):
-    """Entries with good digests, as a bookie gave them."""
+    """Entries with verified digests, as a bookie sent them."""
 
     block: EntryBlock
     payloads: list[bytes]
 
 
 class EntryFetcher:
-    """Reads of entries, from whichever replica is good."""
+    """Reads entries from any good replica."""
 
     def __init__(
         self,
@@ -198,11 +199,11 @@ class EntryFetcher:
         self._on_bad_replica = on_bad_replica
         self._failures = FailureMemory(settings.bookie_failure_memory_s)
         self._orders: dict[tuple[str, ...], list[str]] = {}
-        """Orders made while nobody had failed, until the registered bookies change."""
+        """Orders computed while no bookie had failed; cleared when the registrations change."""
         registry.on_change(self._orders.clear)
         self.counts = ReadCounts()
         self.digest_mismatches: Counter[str] = Counter()
-        """Bad replicas seen, per bookie (`READ_ENTRY_DM`)."""
+        """Number of bad replicas seen, per bookie (`READ_ENTRY_DM`)."""
 
     async def fetch(
         self,
@@ -214,18 +215,18 @@ class EntryFetcher:
         bytes_max: int,
         sticky: StickyMember | None = None,
     ) -> list[bytes]:
-        """Payloads of entries `first`.. in order, at least one, at most up to `last`.
+        """Fetch payloads from entry `first` on, in order: at least one, at most up to `last`.
 
         Args:
-            sticky: whom to ask first; moves to another member when that one serves the read.
+            sticky: the member to ask first; set to another member if that one serves the read.
 
         Raises:
-            BeyondLastConfirmedError: `last` is above the bound; nothing was sent.
+            BeyondLastConfirmedError: `last` is above `last_add_confirmed`; nothing was sent.
             NoSuchEntryError, BookieUnavailableError, DigestMismatchError: no replica could serve
                 entry `first`.
             InvalidLedgerMetadataError: the last entry of the closed ledger was read, and its packet
-                has another length of the ledger than the metadata: one of both is not what was
-                written, so the end may be wrong. None of the entries is given.
+                has another length of the ledger than the metadata. One of the two is not what was
+                written, so the end may be wrong. None of the entries is returned.
         """
         fetched = await self._fetch(
             metadata, first, last, last_add_confirmed, bytes_max=bytes_max, sticky=sticky
@@ -235,11 +236,11 @@ class EntryFetcher:
     async def fetch_packets(
         self, metadata: LedgerMetadata, first: int, last: int, *, bytes_max: int
     ) -> Packets:
-        """Packets of a closed ledger, as a bookie has stored them: of entries `first`.. in order,
-        at least one, at most up to `last`.
+        """Fetch packets of a closed ledger from entry `first` on, as a bookie stores them, in
+        order: at least one, at most up to `last`.
 
         Raises:
-            As `fetch`.
+            LedgerError: see `fetch`.
         """
         return await self._fetch(
             metadata, first, last, metadata.last_entry_id, bytes_max=bytes_max, sticky=None
@@ -262,7 +263,8 @@ class EntryFetcher:
                 f"ledger {metadata.ledger_id}: entry {last} is above the last add confirmed "
                 f"{last_add_confirmed}; it can be read when it is confirmed"
             )
-        # A fragment's entries lie on its ensemble; the next call continues in the next fragment.
+        # The entries of a fragment are on its ensemble; the next call continues in the next
+        # fragment.
         last = min(last, metadata.fragment_end(first))
         codec = codec_for(metadata)
         body = encode_read_body(
@@ -304,10 +306,10 @@ class EntryFetcher:
         return fetched
 
     async def length_at(self, metadata: LedgerMetadata, entry_id: int) -> int:
-        """The ledger's payload bytes up to and including a confirmed entry, from its packet.
+        """Return the ledger's payload bytes up to and including a confirmed entry, from its packet.
 
         Raises:
-            As `fetch`.
+            LedgerError: see `fetch`.
         """
         codec = codec_for(metadata)
         body = encode_read_body(
@@ -326,12 +328,12 @@ class EntryFetcher:
         return (await self._read(metadata.ledger_id, entry_id, bookies, body, judge).run())[1]
 
     def sticky_member(self, metadata: LedgerMetadata, index: int) -> StickyMember | None:
-        """For a new handle; None where every entry has replicas of its own."""
+        """Return the sticky member of a new handle; None if entries have different write sets."""
         is_possible = metadata.ensemble_size == metadata.write_quorum
         return StickyMember(index) if is_possible and self._settings.sticky_reads else None
 
     def facts_of(self, bookie_id: str) -> ReplicaFacts:
-        """What the order of replicas depends on."""
+        """Return the facts that decide a bookie's place in the order of replicas."""
         info = self._registry.resolve(bookie_id)
         has_failed = self._failures.has_failed(bookie_id, self._clock.monotonic_s())
         if info is None:
@@ -348,7 +350,7 @@ class EntryFetcher:
             entry_id, ensemble_size=len(ensemble), write_quorum=metadata.write_quorum
         )
         if metadata.ensemble_size == metadata.write_quorum and self._settings.sticky_reads:
-            # Who reads without a handle of its own sticks to a member, too: one per ledger.
+            # Reads without a handle also use a sticky member: one per ledger.
             index = metadata.ledger_id % len(ensemble) if sticky is None else sticky.index
             members = tuple(sticky_first(members, index))
         bookies = tuple(ensemble[index] for index in members)
@@ -395,7 +397,7 @@ class EntryFetcher:
     def note_bad(
         self, ledger_id: int, entry_id: int, bookie_id: str, error: DigestMismatchError
     ) -> None:
-        """A replica failed its digest: count it, and have it repaired (rule 9.2)."""
+        """Count a replica that failed its digest, and report it for repair (rule 9.2)."""
         self.digest_mismatches[bookie_id] += 1
         self._failures.note_failure(bookie_id, self._clock.monotonic_s())
         self._on_bad_replica(ledger_id, entry_id, entry_id, bookie_id, str(error))

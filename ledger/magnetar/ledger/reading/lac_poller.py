@@ -1,13 +1,15 @@
-"""Waiting for an open ledger's LAC to move: long polls at members of the last ensemble.
+"""Waits for an open ledger's LAC to move: long polls at members of the last ensemble.
 
-While anybody waits, at least E - Qa + 1 members have a long poll, one each: an explicit LAC lies on
-Qa members at least, so one of any E - Qa + 1 hears of it. A member that answers with an error makes
-way for another one and is asked again later. A poll asks to wait 1.5 s, after "nothing new" twice
-as long, up to 5 s. Polls are shared by all who wait on the handle; whatever a reply proves counts,
-also when it comes late or from a member that was replaced, since a LAC is true of the ledger.
+While a caller waits, at least E - Qa + 1 members have one long poll each. An explicit LAC is stored
+on at least Qa members, so one of any E - Qa + 1 has it. If a member answers with an error, another
+one is polled, and the failed one is asked again later. A poll first waits for `long_poll_first_ms`
+(1.5 s by default). The time doubles after each poll without news, up to `long_poll_ms_max`, and up
+to a share of the request timeout (4 s by default). All waits on the handle share the polls. A LAC
+that a reply proves always counts, even from a late reply or a replaced member, since a LAC is true
+of the ledger.
 
-Before "there is nothing new" is concluded, at the end of a wait, E - Qa + 1 members must have said
-so during the wait; those that have not are asked once more, without waiting.
+At the end of a wait, "there is nothing new" needs the word of E - Qa + 1 members during the wait.
+Members that have not answered are then asked once more, without waiting.
 """
 
 import asyncio
@@ -32,14 +34,14 @@ from magnetar.ledger.wire import EntryBlock, Flag, Frame, Op
 from magnetar.ledger.wire_bodies import LongPoll, decode_lac_reply, encode_long_poll
 
 _REQUEST_TIMEOUT_SHARE = 0.8
-"""Of the time after which a request counts as failed, a poll waits at most this part."""
+"""Longest wait of a poll, as a share of the time after which a request counts as failed."""
 
 _EARLIEST_SHARE = 0.5
-"""Of the time that a poll asked for, at least this part goes by before the next one."""
+"""Earliest time of the next poll after one without news, as a share of the requested wait."""
 
 
 class _Member:
-    """A member of the ensemble, as somebody to poll."""
+    """A member of the ensemble, and the state of its polls."""
 
     __slots__ = ("bookie_id", "is_polled", "not_before_s", "polled_at_s", "wait_ms")
 
@@ -52,7 +54,7 @@ class _Member:
 
 
 class _Waiter:
-    """One who waits for an entry to be confirmed."""
+    """A caller that waits for an entry to be confirmed."""
 
     __slots__ = ("entry_id", "future", "is_final", "silent", "timer")
 
@@ -60,9 +62,9 @@ class _Waiter:
         self.entry_id = entry_id
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.silent: dict[str, None] = {}
-        """Bookies that had nothing new during this wait."""
+        """Bookies that had nothing new during this wait, as an ordered set."""
         self.is_final = False
-        """The time is up; the last answers are on their way."""
+        """Whether the time is up, and only the last answers are awaited."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -81,10 +83,11 @@ class LacPoller:
         order: Callable[[list[str]], list[str]],
         on_entries: Callable[[int, list[bytes]], None],
     ) -> None:
-        """
+        """Prepare the polls of a handle.
+
         Args:
-            order: puts bookies into the order in which they are asked.
-            on_entries: gets confirmed entries that came along: first id and payloads.
+            order: sorts bookies into the order in which they are asked.
+            on_entries: called with confirmed entries that a reply carried: first id and payloads.
         """
         self._ledger_id = metadata.ledger_id
         self._key = read_key(metadata.password)
@@ -103,11 +106,11 @@ class LacPoller:
         self._waiters: dict[_Waiter, None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
         self.polls = 0
-        """Long polls sent."""
+        """Number of long polls sent."""
         self.use_ensemble(metadata.last_fragment.bookies)
 
     def use_ensemble(self, bookies: tuple[str, ...]) -> None:
-        """The last fragment has these members now."""
+        """Set the members of the last fragment."""
         if tuple(self._members) == bookies:
             return
         known = self._members
@@ -118,12 +121,12 @@ class LacPoller:
         self._poll()
 
     async def wait_beyond(self, entry_id: int, timeout_s: float) -> None:
-        """Wait until the bound is above the entry or final; or until the time is up and enough
-        members say that there is nothing.
+        """Wait until the bound is above the entry or final, or until the time is up and enough
+        members say that there is nothing new.
 
         Raises:
             BookieUnavailableError: the time is up, and too few members answered to tell.
-            LedgerError: as given to `fail`.
+            LedgerError: the error that was passed to `fail`.
         """
         if self._bound.last_entry_id > entry_id or self._bound.is_final:
             return
@@ -141,13 +144,13 @@ class LacPoller:
                 self._stop_timer()
 
     def on_bound_moved(self) -> None:
-        """The bound moved, by a reply or by the metadata."""
+        """End the waits that the new bound satisfies, after a reply or new metadata."""
         for waiter in list(self._waiters):
             if self._bound.last_entry_id > waiter.entry_id or self._bound.is_final:
                 self._end(waiter, None)
 
     def fail(self, error: LedgerError) -> None:
-        """Nobody waits any longer: the handle is closed, or the ledger was deleted."""
+        """Fail all waits: the handle is closed, or the ledger was deleted."""
         for waiter in list(self._waiters):
             self._end(waiter, error)
         self._stop_timer()
@@ -155,7 +158,7 @@ class LacPoller:
     # Polls
 
     def _poll(self) -> None:
-        """Have enough members polled, the best ones first."""
+        """Poll enough members, the best ones first."""
         if not self._waiters:
             return
         now_s = self._clock.monotonic_s()
@@ -173,7 +176,7 @@ class LacPoller:
                     retry_at_s = member.not_before_s
                 continue
             self._send(member, member.wait_ms, wants_entries=wants_entries)
-            wants_entries = False  # one copy of them is enough
+            wants_entries = False  # one copy of the entries is enough
             polled += 1
         self._stop_timer()
         if polled < self._needed and retry_at_s is not None:
@@ -224,7 +227,8 @@ class LacPoller:
             return
         heard, error = proven_lac(self._codec, reply)
         if heard <= poll.previous_lac:
-            # It says that there is news and proves none. Asked again at once, it would do so again.
+            # The bookie reports news and proves none. If it were asked again at once, it would do
+            # so again.
             raise error or BookieProtocolError(
                 f"bookie {member.bookie_id} answered a long poll above {poll.previous_lac} with "
                 f"last add confirmed {heard}"
@@ -247,7 +251,8 @@ class LacPoller:
 
     def _on_nothing_new(self, member: _Member, poll: LongPoll) -> None:
         if poll.wait_ms:
-            # A bookie may allow less time than was asked for. It is not asked more often for that.
+            # A bookie may allow a shorter wait than requested. It is not polled more often for
+            # that.
             member.not_before_s = member.polled_at_s + poll.wait_ms / 1000 * _EARLIEST_SHARE
             member.wait_ms = min(2 * member.wait_ms, self._wait_ms_max)
         for waiter in self._waiters:
@@ -256,7 +261,7 @@ class LacPoller:
 
     def _on_error(self, member: _Member, error: LedgerError) -> None:
         is_damaged = isinstance(error, DigestMismatchError | BookieProtocolError)
-        # What is damaged stays so until the next entry; what is unreachable may be back soon.
+        # A damaged answer stays so until the next entry; an unreachable bookie may be back soon.
         delay_s = self._wait_ms_first / 1000 if is_damaged else self._settings.reconnect_delay_s
         member.not_before_s = self._clock.monotonic_s() + delay_s
 

@@ -1,9 +1,9 @@
-"""Reading the last add confirmed of a ledger that somebody else may be writing.
+"""Reads the last add confirmed (LAC) of a ledger that another client may be writing.
 
-All members of the last ensemble are asked. The answer is the highest LAC that any of them proves,
-once enough are known: in every write set at least Qw - Qa + 1 members gave an OK or an explicit
-negative (`Coverage`). One bookie's "no such ledger" says that this bookie has nothing, not that the
-ledger is empty (rule 9.5, defect D5b); an error or a damaged packet says nothing at all (D5a).
+All members of the last ensemble are asked. The result is the highest LAC that any of them proves,
+once enough have answered: in every write set at least Qw - Qa + 1 members gave an OK or an explicit
+negative (`Coverage`). A bookie's "no such ledger" says that this bookie has nothing, not that the
+ledger is empty (rule 9.5, defect D5b). An error or a damaged packet proves nothing (D5a).
 """
 
 import asyncio
@@ -31,9 +31,10 @@ class LacRead:
         *,
         enough_above: int | None,
     ) -> None:
-        """
+        """Prepare a read.
+
         Args:
-            enough_above: the first LAC above this one is the answer; None: wait for coverage.
+            enough_above: return the first LAC above this one; None: wait for coverage.
         """
         self._channels = channels
         self._codec = codec
@@ -52,7 +53,7 @@ class LacRead:
         self._future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
-        """The highest LAC heard; -1 if nobody knows of one.
+        """Return the highest LAC that was proven; -1 if there is none.
 
         Raises:
             BookieUnavailableError: too few members answered to tell.

@@ -1,11 +1,11 @@
-"""A reader's hold on its ledger's metadata: read again on an event, or when a read failed.
+"""Follows a ledger's metadata for a reader: reads it again after an event, or after a failed read.
 
-Re-replication may move every replica of a closed ledger to other bookies; a handle that never looks
-again would ask dead ones for ever (rule 2.6, defect D23). A watch is set only by handles that
-follow the ledger, and ends with `close`. Others look again after a failed read, so that a handle
-which is dropped without being closed leaves nothing behind.
+Re-replication may move every replica of a closed ledger to other bookies. A handle that never read
+the metadata again would ask dead bookies for ever (rule 2.6, defect D23). Only handles that follow
+the ledger set a watch, which `close` ends. Other handles read it again after a failed read. So a
+handle that is dropped without being closed leaves nothing behind.
 
-A watch event means "look again"; what is read counts only if it is newer than what is known.
+A watch event means "read again"; a value counts only if it is newer than the known one.
 """
 
 import asyncio
@@ -38,9 +38,10 @@ class MetadataFollower:
         on_deleted: Callable[[NoSuchLedgerError], None],
         on_invalid: Callable[[InvalidLedgerMetadataError], None],
     ) -> None:
-        """`on_change` gets each newer value; what it raises goes to who looked, or is logged.
+        """`on_change` gets each newer value; its errors go to the caller of `look`, or are logged.
 
-        `on_invalid` hears of a value that cannot be: it is left as it is, for a person to judge.
+        `on_invalid` gets the error for an invalid value, which is left unchanged for an operator to
+        judge.
         """
         self._ledger = ledger
         self._manager = manager
@@ -50,7 +51,7 @@ class MetadataFollower:
         self._on_invalid = on_invalid
         self._watch: Watch | None = None
         self._is_stale = False
-        """There was an event that no read has begun after."""
+        """Whether there was an event after the start of the last read."""
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -59,7 +60,7 @@ class MetadataFollower:
         return self._ledger.metadata
 
     def watch(self) -> None:
-        """Hear of changes from now on, until `close`; and look once, for what changed before."""
+        """Follow changes from now on, until `close`; and read once, for earlier changes."""
         if self._watch is None:
             self._watch = self._manager.watch(self.current.ledger_id, self._on_event)
             self._look_soon()
@@ -85,7 +86,7 @@ class MetadataFollower:
             self._on_change(ledger.metadata)
 
     def close(self) -> None:
-        """No more events, no more reads."""
+        """Stop watching and reading."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -109,7 +110,7 @@ class MetadataFollower:
             try:
                 await self.look()
             except NoSuchLedgerError:
-                break  # told already; a ledger id never comes back
+                break  # already reported; a ledger id is never used again
             except LedgerError as error:
                 _log.warning(
                     "ledger_metadata_unread", ledger_id=self.current.ledger_id, error=str(error)

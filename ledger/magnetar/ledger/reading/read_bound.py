@@ -1,13 +1,13 @@
 """How far a reader may read, and which last add confirmed (LAC) a bookie's reply proves. Pure.
 
-A LAC is believed only if a packet with a good digest says it: the last entry's, in whose header it
-was piggy-backed, or the explicit LAC packet. Both are statements of the ledger's writer, so the
-larger of the two counts, and the largest of all bookies.
+A LAC is proven only by a packet with a good digest: the last entry, whose header carries a LAC, or
+the explicit LAC packet. Both are statements of the ledger's writer, so the larger of the two
+counts, and the largest of all bookies.
 
-Of a ledger that is not closed, everything up to a proven LAC may be read, and what earlier
-fragments hold: an ensemble change begins behind the LAC. Of a closed one, everything up to its last
-entry. Whatever arrives late or twice, the bound never moves backwards nor above the final last
-entry (rules 9.3 and 9.4).
+In a ledger that is not closed, entries up to a proven LAC may be read, and the entries of earlier
+fragments: an ensemble change begins behind the LAC. In a closed ledger, entries up to the last one
+may be read. Whatever arrives late or twice, the bound never moves backwards, nor above the final
+last entry (rules 9.3 and 9.4).
 """
 
 from typing import NamedTuple
@@ -23,21 +23,21 @@ from magnetar.ledger.wire_bodies import LacReply
 
 
 class ReadBound:
-    """The bound of one handle."""
+    """The read limit of one handle."""
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self._ledger_id = metadata.ledger_id
         self.last_entry_id = -1
-        """The highest entry that may be read; -1 for none."""
+        """Highest entry id that may be read; -1 if there is none."""
         self.is_final = False
-        """The ledger is closed: there will never be more."""
+        """Whether the ledger is closed: then the bound is its end."""
         self.adopt(metadata)
 
     def learn(self, last_add_confirmed: int) -> bool:
-        """A proven LAC was heard; whether it was news.
+        """Apply a proven LAC; return whether it moved the bound.
 
-        A LAC above the end of a closed ledger cannot be (the end is at or above every entry that
-        was ever confirmed), and is not believed.
+        A LAC above the end of a closed ledger is ignored. It is impossible, since the end is at or
+        above every entry that was ever confirmed.
         """
         if self.is_final or last_add_confirmed <= self.last_entry_id:
             return False
@@ -45,11 +45,11 @@ class ReadBound:
         return True
 
     def adopt(self, metadata: LedgerMetadata) -> None:
-        """The ledger's metadata was read, perhaps anew.
+        """Apply the ledger's metadata.
 
         Raises:
             InvalidLedgerMetadataError: the ledger ends before an entry that had been confirmed.
-                Somebody broke the protocol; what was read is gone.
+                Another client broke the protocol, and entries that were read are lost.
         """
         if metadata.state is not LedgerState.CLOSED:
             self.learn(metadata.last_fragment.first_entry_id - 1)
@@ -63,7 +63,8 @@ class ReadBound:
         self.is_final = True
 
     def check(self, last: int) -> None:
-        """
+        """Check that an entry may be read.
+
         Raises:
             BeyondLastConfirmedError: entry `last` may not be read.
         """
@@ -80,12 +81,12 @@ class ReadBound:
 
 
 class ProvenLac(NamedTuple):
-    """What one bookie's reply says."""
+    """The result of checking one bookie's reply."""
 
     last_add_confirmed: int
-    """The highest LAC that is proven; -1 if there is none."""
+    """Highest LAC that is proven; -1 if there is none."""
     error: DigestMismatchError | None
-    """A packet is bad: what the bookie knows may be more."""
+    """The error of a bad packet: the bookie may know a higher LAC. None if all are good."""
 
 
 def proven_lac(codec: PacketCodec, reply: LacReply) -> ProvenLac:

@@ -20,27 +20,27 @@ READ_ERRORS = (
     NoSuchLedgerOnBookieError,
     UnauthorizedError,
 )
-"""What one replica may answer a read with."""
+"""Errors with which one replica may answer a read."""
 
 _BY_PRECEDENCE = (
     DigestMismatchError,
     BookieProtocolError,
     BookieUnavailableError,
-    # Behind what a retry may help with: another replica may yet take the key.
+    # Last, since a retry may help with the others: another replica may still take the key.
     UnauthorizedError,
 )
 
 
 def is_negative(error: LedgerError) -> bool:
-    """Whether the bookie is certain that it does not have what was asked for."""
+    """Return whether the bookie is certain that it lacks the entry or the ledger."""
     return isinstance(error, NoSuchEntryError | NoSuchLedgerOnBookieError)
 
 
 def worst_error(errors: Sequence[LedgerError], ledger_id: int, entry_id: int) -> LedgerError:
-    """Real trouble before unavailability before absence.
+    """Return the error to report: damage before unavailability before absence.
 
-    An outage must never look like absence: only when every replica gave an explicit negative, the
-    entry does not exist.
+    An outage must never look like absence. The entry does not exist only if every replica gave an
+    explicit negative.
     """
     for kind in _BY_PRECEDENCE:
         for error in errors:

@@ -1,10 +1,10 @@
-"""In which order the replicas of an entry are asked. Pure: time comes in as an argument.
+"""The order in which the replicas of an entry are asked. Pure: time is passed as an argument.
 
-The write set begins at `entry id mod E`, which spreads the load. From that order (or from a member
-that a handle sticks to) replicas in the same rack come first, then those in the same zone, then the
-others; after all of these, whatever their distance, come bookies that are read-only (they are ill,
-as a rule), that failed or were slow lately, and that are not registered. Nobody is left out: the
-last one may be the only one that has the entry.
+The write set begins at `entry id mod E`, which spreads the load. Starting from that order (or from
+a handle's sticky member), replicas in the same rack come first, then those in the same zone, then
+the others. After all of these, whatever their distance, come bookies that are read-only (usually
+because of a fault), that failed or were slow lately, and that are not registered. No bookie is left
+out: the last one may be the only one with the entry.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,26 +15,26 @@ from magnetar.ledger.registration import BookieInfo
 
 
 class Distance(IntEnum):
-    """How far a bookie is from this client."""
+    """Distance of a bookie from this client."""
 
     SAME_RACK = 0
     SAME_ZONE = 1
     ELSEWHERE = 2
-    """Or not known."""
+    """In another zone, or in an unknown one."""
 
 
 class ReplicaFacts(NamedTuple):
-    """What is known of a bookie."""
+    """The facts about a bookie that decide its place in the order."""
 
     is_registered: bool = True
     is_readonly: bool = False
     has_failed: bool = False
-    """A read failed or was slow lately."""
+    """Whether a read failed or was slow lately."""
     distance: Distance = Distance.ELSEWHERE
 
 
 def distance_to(info: BookieInfo, *, rack: str, zone: str) -> Distance:
-    """From a client in this rack and zone; empty for not known."""
+    """Return the distance of a bookie from a client in this rack and zone; empty if unknown."""
     if info.zone != zone:
         return Distance.ELSEWHERE
     if rack and info.rack == rack:
@@ -43,7 +43,7 @@ def distance_to(info: BookieInfo, *, rack: str, zone: str) -> Distance:
 
 
 def replica_order(bookies: Sequence[str], facts_of: Callable[[str], ReplicaFacts]) -> list[str]:
-    """The bookies, best first; equals stay as they were."""
+    """Return the bookies, best first; equal ones keep their order."""
     return sorted(bookies, key=lambda bookie_id: _rank(facts_of(bookie_id)))
 
 
@@ -58,7 +58,7 @@ def _rank(facts: ReplicaFacts) -> tuple[int, int]:
 
 
 def sticky_first(members: Sequence[int], first: int | None) -> list[int]:
-    """The members of a write set, turned so that `first` leads if it is one of them."""
+    """Rotate the members of a write set so that `first` leads, if it is one of them."""
     if first is None or first not in members:
         return list(members)
     at = list(members).index(first)
@@ -74,7 +74,7 @@ class FailureMemory:
 
     @property
     def is_empty(self) -> bool:
-        """Nobody failed that has not succeeded since."""
+        """Whether every bookie that ever failed has succeeded since."""
         return not self._failed_at_s
 
     def note_failure(self, bookie_id: str, now_s: float) -> None:

@@ -1,1 +1,1 @@
-"""The two halves of a recovery: reading the tail, writing it back."""
+"""Parts of a ledger recovery: reading the tail, and writing it back."""

@@ -1,16 +1,17 @@
-"""Recovery reads: what lies above the LAC, entry after entry, with a verdict for each.
+"""Recovery reads: the entries above the LAC, one after the other, with a verdict for each.
 
-Every entry is asked of its whole write set in the ensemble of the snapshot M, never of bookies that
-the recovery itself brought in (D4), and always with the fence flag (D1): a negative is then final.
+Each entry is requested from its whole write set in the ensemble of the snapshot M, never from
+bookies that the recovery itself added (D4). Every request has the fence flag (D1), so a negative is
+final.
 
-    one good copy                        recoverable, whoever else denies it
-    Qw - Qa + 1 explicit negatives       the ledger ends before it; who hangs is not waited for
-    neither, and everyone has answered   undecided: the recovery aborts, and nothing is guessed
+    one good copy                        recoverable, even if others deny it
+    Qw - Qa + 1 explicit negatives       the ledger ends before it; hanging bookies do not count
+    neither, and all have answered       undecided: the recovery aborts, and nothing is guessed
 
 A reply holds consecutive entries as far as the bookie has them, so a verdict usually covers many.
-In a striped ledger a bookie's run is at most Qw long; there several reads are under way at once.
-Verdicts are consumed strictly in id order, and the first end discards all that lies behind it,
-present or not (rule 8.1). Source: ledger protocol, section 8.1, step 5.
+In a striped ledger a bookie's run is at most Qw long, so several reads are in progress at once.
+Verdicts are consumed strictly in id order. The first end discards all later entries, present or not
+(rule 8.1). Source: ledger protocol, section 8.1, step 5.
 """
 
 import asyncio
@@ -66,14 +67,14 @@ class RecoveryReads:
         self._stride = self._write_quorum
         self._next_entry_id = first_entry_id
         self._ahead: deque[tuple[int, asyncio.Task[list[OpenedEntry]]]] = deque()
-        """Reads under way, by the entry they begin with, in order."""
+        """Reads in progress, by their first entry id, in order."""
 
     async def next(self) -> list[OpenedEntry]:
-        """The next recoverable entries, at least one; none when the ledger ends there.
+        """Return the next recoverable entries, at least one; none if the ledger ends there.
 
         Raises:
             RecoveryUndecidedError: neither a good copy nor enough negatives.
-            UnauthorizedError: the ledger's password does not fit.
+            UnauthorizedError: the ledger's password does not match.
         """
         entries = await self._take()
         if entries:
@@ -97,13 +98,13 @@ class RecoveryReads:
         return asyncio.ensure_future(self._read(entry_id))
 
     def stop(self) -> None:
-        """The end is decided: what is read beyond it is of no interest."""
+        """Cancel the reads in progress: the end of the ledger is decided."""
         for _, task in self._ahead:
             _drop(task)
         self._ahead.clear()
 
     async def _read(self, entry_id: int) -> list[OpenedEntry]:
-        """The verdict on one entry, and the entries that came with it."""
+        """Return the verdict on one entry, with the entries that follow it in the reply."""
         members = write_set(
             entry_id, ensemble_size=len(self._ensemble), write_quorum=self._write_quorum
         )
@@ -127,7 +128,7 @@ class RecoveryReads:
         return []
 
     async def _read_one(self, index: int, entry_id: int) -> list[OpenedEntry]:
-        """Entries from `entry_id` on that the member holds, at least that one."""
+        """Return the entries from `entry_id` on that the member holds, at least that one."""
         bookie_id = self._ensemble[index]
         frame = await ask(
             self._channels,
@@ -145,7 +146,7 @@ class RecoveryReads:
                 f"ledger {self._ledger_id}, bookie {bookie_id}: the ledger's password does not fit"
             )
         if not frame.flags & Flag.FENCED:
-            # A negative that is not backed by a durable fence is not stable (rule 8.5).
+            # A negative without a durable fence is not stable (rule 8.5).
             raise BookieUnavailableError(
                 f"bookie {bookie_id} answered entry {entry_id} without being fenced"
             )
@@ -172,4 +173,4 @@ class RecoveryReads:
 
 def _drop(task: asyncio.Task[list[OpenedEntry]]) -> None:
     if not task.cancel() and not task.cancelled():
-        task.exception()  # retrieved: nobody wants it any more
+        task.exception()  # mark it as retrieved: the result is not needed

@@ -1,8 +1,8 @@
-"""Recovery adds: the recovered tail of a ledger on its way to its whole write set again.
+"""Recovery adds: write the recovered tail of a ledger back to its whole write set.
 
-Same ids, payloads and lengths, sealed with the LAC that the fence found: one that advances could
-show a tailing reader entries whose place in the ledger only the closing CAS decides (rule 8.3,
-D21). Ensemble changes stay in `fragments` until that CAS (D3).
+Ids, payloads and lengths stay the same. The packets carry the LAC that the fence found. An
+advancing LAC could show a tailing reader entries whose place in the ledger only the closing CAS
+decides (rule 8.3, D21). Ensemble changes stay in `fragments` until that CAS (D3).
 """
 
 import asyncio
@@ -55,20 +55,20 @@ class WriteBack:
 
     @property
     def fragments(self) -> list[Fragment]:
-        """The ensembles that differ from the snapshot's, for the closing CAS."""
+        """Ensembles that differ from the snapshot's, for the closing CAS."""
         return list(self._fragments)
 
     def send(self, entries: list[OpenedEntry]) -> None:
-        """Write consecutive entries back; they follow what was sent before."""
+        """Write consecutive entries back; they follow those of the previous call."""
         packets = self._codec.reseal(self._last_add_confirmed, entries)
         self._pipeline.send(entries[0].entry_id, packets, [entry.length for entry in entries], [])
 
     async def wait_pending(self, bytes_max: int) -> None:
-        """Wait until at most so much of what was sent has not reached its ack quorum.
+        """Wait until at most `bytes_max` of the entries have not reached their ack quorum.
 
         Raises:
-            RecoveryUndecidedError: it cannot; recovery must be run again later.
-            UnauthorizedError: the ledger's password does not fit.
+            RecoveryUndecidedError: they cannot reach it; recovery must be run again later.
+            UnauthorizedError: the ledger's password does not match.
         """
         while self._error is None and self._pipeline.pending_bytes > bytes_max:
             self._changed.clear()
@@ -88,8 +88,8 @@ class WriteBack:
 
     def _on_missed(self, bookie_id: str, add: PendingAdd) -> None:
         if bookie_id not in self._ensemble_for(add.first_entry_id):
-            return  # a late word of a former member: another has stored the entries in its place
-        # No second try: this client goes away after the recovery, the hole must not.
+            return  # a late reply of a replaced bookie: another bookie has stored the entries
+        # There is no retry: this client ends with the recovery, so the hole must be recorded.
         self._parts.repairs.note(
             self._ledger_id,
             add.first_entry_id,
@@ -109,5 +109,5 @@ class WriteBack:
         self._changed.set()
 
     def stop(self) -> None:
-        """Count no further replies."""
+        """Ignore further replies."""
         self._pipeline.stop()

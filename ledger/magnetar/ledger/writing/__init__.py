@@ -1,1 +1,1 @@
-"""What entries are added with: pending adds, ensemble changes, follow-up."""
+"""Parts of the ledger writer: pending adds, ensemble changes, follow-up."""

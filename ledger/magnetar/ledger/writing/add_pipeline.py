@@ -1,39 +1,39 @@
 """Sends runs of entries to their write sets, releases them in order, and changes the ensemble.
 
-Shared by the writer and by the write-back of recovery. They differ in how a new ensemble becomes
-binding (`commit`): the writer writes it into the metadata, recovery keeps it in memory until it
+The writer and the write-back of recovery share it. They differ in how a new ensemble becomes
+binding (`commit`): the writer writes it into the metadata; recovery keeps it in memory until it
 closes the ledger (D3).
 
-`PendingAdds`, which is pure, is the queue of unconfirmed adds: who acknowledged what, and what may
-be released. Its rules (ledger protocol, sections 4 and 5):
+`PendingAdds`, which is pure, is the queue of unconfirmed adds. It records which members
+acknowledged what, and decides what may be released. Its rules (ledger protocol, sections 4 and 5):
 
-- an add is done at Qa acknowledgements from members of its write set (4.2);
-- adds are released strictly in id order, because recovery stops at the first missing entry and
-  would lose anything acknowledged beyond it (4.1);
-- while the ensemble changes nothing is released, since the first entry of the new fragment was
-  chosen from what is released (D9), and a done add may lose an acknowledgement (D8);
-- an acknowledgement counts only for the member that was asked, and only as long as it is a member
-  (4.2 step 5, D10): `revoke` takes back those of a replaced one;
-- an add is lost when more than Qw - Qa members of its write set failed it.
+- An add is done at Qa acknowledgements from members of its write set (4.2).
+- Adds are released strictly in id order, because recovery stops at the first missing entry and
+  would lose any entry acknowledged beyond it (4.1).
+- While the ensemble changes, nothing is released: the first entry of the new fragment was chosen
+  by what is released (D9), and a done add may lose an acknowledgement (D8).
+- An acknowledgement counts only for the member that was asked, and only while it is a member
+  (4.2 step 5, D10): `revoke` takes back those of a replaced member.
+- An add is lost when more than Qw - Qa members of its write set failed it.
 
-`AddPipeline` is the shell around it. Ensemble change, the eight steps of section 5 of the ledger
-protocol:
+`AddPipeline` is the shell around it. An ensemble change has eight steps (section 5 of the ledger
+protocol):
 
 1. A failure is noted in `_deferred`; the first one freezes all releases and starts `_change`.
-2. What counts is a failure of a present member. None left: go to 8.
+2. Only failures of present members count. If there are none, go to 8.
 3. The new fragment begins after the last released entry, which cannot move: nothing is released.
 4. A replacement takes the index of the failed member; all others keep theirs.
 5. `LedgerMetadata.with_ensemble` appends the fragment, or replaces one that begins there already.
 6. `commit`. Nothing is sent, counted or released under an ensemble before that (rule 5.1, D7).
-7. Install it; take back, in the whole queue, what the replaced members acknowledged, and send to
-   the new ones; send what was appended meanwhile.
-8. Failures came in meanwhile: go to 2. Else thaw, and release once, whether or not another reply
-   will ever come (D11).
+7. Install the ensemble. Take back all acknowledgements of the replaced members in the queue, and
+   send the queue to the new members. Send the entries that were appended meanwhile.
+8. If further failures arrived, go to 2. Otherwise thaw, and release once, since no further reply
+   may ever come (D11).
 
-A failure of an add that has its ack quorum already is acted on before the next add is sent. When
-there is no replacement, adds go on without the member as long as every one still reaches its ack
-quorum; the place is tried again when the registered bookies change, or one that failed this ledger
-has rested. What a member misses then is made up for by `on_missed` (rule 4.5).
+A failure of an add that already has its ack quorum is handled before the next add is sent. If there
+is no replacement, adds continue without the member as long as each of them reaches its ack quorum.
+The replacement is tried again when the registered bookies change, or when the rest of a bookie that
+failed this ledger has ended. `on_missed` makes up for the entries that a member misses (rule 4.5).
 """
 
 import asyncio
@@ -64,14 +64,14 @@ from magnetar.ledger.writing.replacements import Replacements
 _log = structlog.get_logger(__name__)
 
 Commit = Callable[[int, tuple[str, ...]], Awaitable[None]]
-"""Make an ensemble binding from an entry on; whatever it raises ends the pipeline."""
+"""Makes an ensemble binding from an entry on; any exception ends the pipeline."""
 
 OnMissed = Callable[[str, PendingAdd], None]
-"""A bookie did not store an add that was released: it has fewer copies than it should."""
+"""Called when a bookie did not store a released add, which then lacks a copy."""
 
 
 class PendingAdds:
-    """The queue, in entry order."""
+    """The queue of unconfirmed adds, in entry order."""
 
     def __init__(
         self, *, ensemble_size: int, write_quorum: int, ack_quorum: int, first_entry_id: int = 0
@@ -83,9 +83,9 @@ class PendingAdds:
         self._queue: deque[PendingAdd] = deque()
         self.pending_bytes = 0
         self.first_unreleased = first_entry_id
-        """The entry after the last one that was released: where a new fragment begins."""
+        """Entry after the last released one: where a new fragment would begin."""
         self.is_frozen = False
-        """The ensemble is being changed: nothing may be released."""
+        """Whether the ensemble is being changed: then nothing may be released."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -94,7 +94,7 @@ class PendingAdds:
         return iter(self._queue)
 
     def push(self, add: PendingAdd) -> None:
-        """Take an add whose entries follow the last one's."""
+        """Append an add whose entries follow those of the last one."""
         if self._queue:
             assert add.first_entry_id == self._queue[-1].last_entry_id + 1
         else:
@@ -103,7 +103,7 @@ class PendingAdds:
         self.pending_bytes += add.size_bytes
 
     def on_ack(self, adds: Iterable[PendingAdd], index: int) -> bool:
-        """Note that a member has the adds; whether there may be something to release by that."""
+        """Record that a member stored the adds; return whether there may be adds to release now."""
         bit, ack_quorum, may_release = 1 << index, self._ack_quorum, False
         for add in adds:
             add.acked = acked = add.acked | bit
@@ -113,32 +113,32 @@ class PendingAdds:
         return may_release
 
     def on_failure(self, add: PendingAdd, index: int) -> bool:
-        """Note that a member failed the add; True when it can no longer reach its ack quorum."""
+        """Record that a member failed the add; return whether its ack quorum is now impossible."""
         if add.acked >> index & 1:
             return False
         add.failed |= 1 << index
         return self._is_lost(add)
 
     def is_done(self, add: PendingAdd) -> bool:
-        """Whether it has its ack quorum, released or not."""
+        """Return whether the add has its ack quorum, released or not."""
         return add.acked.bit_count() >= self._ack_quorum
 
     def _is_lost(self, add: PendingAdd) -> bool:
         return add.failed.bit_count() > self._failures_max
 
     def first_lost(self) -> PendingAdd | None:
-        """The first add that cannot reach its ack quorum with the ensemble as it is."""
+        """Return the first add that cannot reach its ack quorum with the present ensemble."""
         return next(filter(self._is_lost, self._queue), None)
 
     def revoke(self, indices: Iterable[int]) -> None:
-        """Forget, in the whole queue, what replaced members answered; nothing is released."""
+        """Discard all answers of replaced members in the queue; nothing is released."""
         mask = ~sum([1 << index for index in indices])
         for add in self._queue:
             add.acked &= mask
             add.failed &= mask
 
     def belongs_to(self, add: PendingAdd, index: int) -> bool:
-        """Whether the member at `index` is in the add's write set."""
+        """Return whether the member at `index` is in the add's write set."""
         return is_in_write_set(
             index,
             add.first_entry_id,
@@ -162,7 +162,7 @@ class PendingAdds:
         return released
 
     def drain(self) -> list[PendingAdd]:
-        """Take everything, to be failed by the caller."""
+        """Take all adds, for the caller to fail."""
         adds = list(self._queue)
         self._queue.clear()
         self.pending_bytes = 0
@@ -170,7 +170,7 @@ class PendingAdds:
 
 
 class AddPipeline:
-    """Adds on their way to the members of one ensemble."""
+    """Sends adds to the members of one ensemble, and tracks their replies."""
 
     def __init__(
         self,
@@ -213,17 +213,17 @@ class AddPipeline:
         self._is_lost = False
         self._last_failure = ""
         self._deferred: dict[int, str] = {}
-        """Failed members by index, to be replaced."""
+        """Failed members to be replaced, by index."""
         self._stuck: dict[int, str] = {}
-        """Failed members for which there was no replacement."""
+        """Failed members for which there was no replacement, by index."""
         self._stuck_since: tuple[int, tuple[str, ...]] | None = None
-        """The generation of the replacements then."""
+        """Generation of the replacements when `_stuck` was last set."""
         self._changing: asyncio.Task[None] | None = None
         self.changes = 0
-        """Ensemble changes so far."""
+        """Number of ensemble changes so far."""
 
     def _member(self, index: int, bookie_id: str) -> tuple[AddQueue, AddMember]:
-        """Where the adds of a member go, and where its answers come to."""
+        """Return the queue to a member, and the receiver of its answers."""
         return self._turn.queue_to(bookie_id), AddMember(
             self._ledger_id,
             on_stored=partial(self._on_stored, index, bookie_id),
@@ -256,11 +256,11 @@ class AddPipeline:
         lengths_after: Sequence[int],
         callbacks: Sequence[tuple[int, OnDone]],
     ) -> None:
-        """Send consecutive entries, to each bookie at once; ordinary adds at the end of the turn.
+        """Send consecutive entries to every bookie; ordinary adds leave at the end of the turn.
 
-        `lengths_after[i]` is the ledger's length after packet i. `callbacks` holds pairs
-        (entry id, callback): the callback runs once that entry and all before it are confirmed.
-        While the ensemble changes, entries wait unsent.
+        `lengths_after[i]` is the ledger's length after packet i. `callbacks` holds pairs (entry id,
+        callback): the callback runs once that entry and all before it are confirmed. While the
+        ensemble changes, entries wait unsent.
         """
         self._mind_failures()
         if self._is_striped:
@@ -269,7 +269,7 @@ class AddPipeline:
             self._send_whole(first_entry_id, packets, lengths_after, callbacks)
 
     def send_one(self, entry_id: int, packet: bytes, length_after: int, on_done: OnDone) -> None:
-        """`send` of one entry: without the lists, and its packet is not copied into a block."""
+        """Send one entry; unlike `send`, without lists, and without copying it into a block."""
         self._mind_failures()
         if self._is_striped:
             self._send_striped(entry_id, (packet,), (length_after,), ((entry_id, on_done),))
@@ -288,7 +288,7 @@ class AddPipeline:
         self._push(add, head, packet)
 
     def _mind_failures(self) -> None:
-        """Before more is sent: try again to replace those who failed."""
+        """Try to replace failed members before more is sent."""
         if self._stuck and self._replacements.generation != self._stuck_since:
             self._deferred.update(self._stuck)
         if self._deferred and not self._pending.is_frozen:
@@ -315,7 +315,7 @@ class AddPipeline:
         self._push(add, head, block.data)
 
     def _push(self, add: PendingAdd, head: bytes, content: bytes) -> None:
-        """Send an add to all members, or let it wait while the ensemble changes."""
+        """Send an add to all members, or queue it while the ensemble changes."""
         self._pending.push(add)
         if self._pending.is_frozen:
             return
@@ -371,7 +371,7 @@ class AddPipeline:
                 queue.add(member, adds, head, data)
 
     def _send_adds(self, index: int, adds: list[PendingAdd]) -> None:
-        """Send several adds to one member at once, in a frame of their own."""
+        """Send several adds to one member in a frame of their own."""
         self._send_alone(index, adds, (self._key, _block_of(adds)))
 
     def _send_alone(self, index: int, adds: list[PendingAdd], body: Sequence[bytes]) -> None:
@@ -403,7 +403,7 @@ class AddPipeline:
 
     def _on_stored(self, index: int, bookie_id: str, adds: list[PendingAdd]) -> None:
         if self._is_lost or self._ensemble[index] != bookie_id:
-            return  # the reply of a replaced member: it counts for nothing (D10)
+            return  # the reply of a replaced member does not count (D10)
         if self._stuck:
             self._stuck.pop(index, None)  # it is back
         if self._pending.on_ack(adds, index):
@@ -421,7 +421,7 @@ class AddPipeline:
             self._lose(UnauthorizedError(f"{where}: {text}"))
         elif is_member and reply.status in (Status.BAD_REQUEST, Status.BAD_VERSION):
             self._lose(LedgerWriteError(f"{where}: the bookie refuses the add: {text}"))
-        # A newer bookie may have reasons to fail that we do not know.
+        # A newer bookie may fail for reasons that this release does not know.
         known = reply.status in Status._value2member_map_
         status = Status(reply.status).name if known else f"status {reply.status}"
         error = BookieUnavailableError(f"{where}: {status} {text}")
@@ -436,7 +436,7 @@ class AddPipeline:
         *,
         is_final: bool = False,
     ) -> None:
-        """A bookie did not store these adds. `is_final`: it says that it takes none at all."""
+        """Handle adds that a bookie did not store. `is_final`: the bookie takes no adds at all."""
         for add in adds:
             if add.is_released:
                 self._on_missed(bookie_id, add)
@@ -549,7 +549,7 @@ class AddPipeline:
             self._send_in_frames(index, sent)
 
     def _send_waiting(self) -> None:
-        """Send what was appended while the ensemble changed."""
+        """Send the entries that were appended while the ensemble changed."""
         waiting = [add for add in self._pending if not add.is_sent]
         for add in waiting:
             add.is_sent = True
@@ -557,7 +557,7 @@ class AddPipeline:
             self._send_in_frames(index, waiting)
 
     def _send_in_frames(self, index: int, adds: Iterable[PendingAdd]) -> None:
-        """Send one member what belongs to it, in frames of the usual size."""
+        """Send one member its part of the adds, in frames of the usual size."""
         frame: list[PendingAdd] = []
         size = 0
         for add in adds:
@@ -579,9 +579,9 @@ class AddPipeline:
             self._on_lost(error)
 
     def stop(self) -> list[PendingAdd]:
-        """Count no further replies; returns the adds that were not released.
+        """Ignore further replies; return the adds that were not released.
 
-        A bookie that fails an add that was released is still reported to `on_missed`.
+        If a bookie fails a released add, `on_missed` still runs.
         """
         self._is_lost = True
         if self._changing is not None and self._changing is not asyncio.current_task():

@@ -1,12 +1,12 @@
-"""What all writers of one client send in one turn of the event loop, in as few frames as possible.
+"""The adds of all writers of one client in one turn of the event loop, in few frames.
 
-Writers that were given something join the turn. When it is over, each makes its adds ready and
-puts them into the queues of its bookies; then every bookie gets the adds of all ledgers together
-(`ADDS`), or a single one as a plain `ADD`, by its channel. The adds of thousands of ledgers are one
-add each, and cost one frame and one answer per bookie, not per add.
+A writer with new entries joins the turn. At the end of the turn, each writer prepares its adds and
+puts them into the queues of its bookies. Then every bookie gets the adds of all ledgers together
+(`ADDS`), or a single one as a plain `ADD`, through its channel. Thousands of ledgers with one add
+each then cost one frame and one answer per bookie, not per add.
 
-Adds that are sent once more (to a new member of an ensemble, to one that failed them) and those of
-recovery go alone, beside this. So a frame never holds the same add twice.
+Adds that are sent again (to a new member of an ensemble, or to a member that failed them) and those
+of recovery have frames of their own, outside the turn. So a frame never holds the same add twice.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from magnetar.ledger.wire_adds import (
 )
 
 _ALONE_BYTES = 64 << 10
-"""An add larger than this has a frame of its own, so that it is not copied once more."""
+"""Bytes above which an add has a frame of its own, so that it is not copied again."""
 
 
 OnDone = Callable[[LedgerError | None], None]
-"""Told that an append is confirmed (None), or that its outcome is unknown."""
+"""Called when an append is confirmed (None), or when its outcome is unknown (the error)."""
 
 
 class PendingAdd:
-    """A run of consecutive entries on their way to one write set.
+    """A run of consecutive entries that is being written to one write set.
 
-    With E = Qw that is a whole frame; with striping it is a single entry.
+    With E = Qw it is a whole frame; with striping it is a single entry.
     """
 
     __slots__ = (
@@ -70,14 +70,14 @@ class PendingAdd:
         answered: a replacement needs it, and so does a member that failed (rule 4.5)."""
         self.size_bytes = size_bytes
         self.length_after = length_after
-        """The ledger's length up to and including `last_entry_id`, for the closing metadata."""
+        """Length of the ledger up to and including `last_entry_id`, for the closing metadata."""
         self.callbacks = callbacks
         self.acked = 0
         """Bit set of the ensemble indices that stored the run."""
         self.failed = 0
-        """Bit set of the ensemble indices that did not."""
+        """Bit set of the ensemble indices that failed to store the run."""
         self.is_sent = False
-        """Not so long as it waits for an ensemble change."""
+        """False while the add waits for an ensemble change."""
         self.is_released = False
 
     def packets(self) -> list[bytes]:
@@ -86,20 +86,20 @@ class PendingAdd:
 
 @dataclass(frozen=True, slots=True)
 class AddMember:
-    """One member of a ledger's ensemble, which is asked to store adds, and who hears of it."""
+    """A member of a ledger's ensemble, with the callbacks for its answers."""
 
     ledger_id: int
     on_stored: Callable[[list[PendingAdd]], None]
-    """The bookie has them."""
+    """Called when the bookie has stored the adds."""
     on_reply: Callable[[list[PendingAdd], Frame | BookieUnavailableError], None]
-    """The bookie said something, or cannot be asked."""
+    """Called with any other reply of the bookie, or if it cannot be reached."""
 
 
 _Item = tuple[AddMember, list[PendingAdd]]
 
 
 class AddQueue:
-    """What leaves for one bookie when the turn of the event loop is over."""
+    """The adds that leave for one bookie at the end of the turn of the event loop."""
 
     __slots__ = ("_items", "_parts", "_turn", "channel")
 
@@ -108,12 +108,12 @@ class AddQueue:
         self._turn = turn
         self._items: list[_Item] = []
         self._parts: list[bytes] = []
-        """Of each item its head (`ADD_HEAD`), and what follows it."""
+        """For each item, its head (`ADD_HEAD`) and the rest of the add."""
 
     def add(self, member: AddMember, adds: list[PendingAdd], head: bytes, content: bytes) -> None:
-        """Send adds of one ledger together with those of others.
+        """Queue adds of one ledger, to be sent together with those of others.
 
-        `head` is an `ADD_HEAD`, and `content` what follows it.
+        `head` is an `ADD_HEAD`, and `content` is what follows it in the frame.
         """
         if not self._items:
             self._turn.enlist(self)
@@ -121,29 +121,29 @@ class AddQueue:
         self._parts += (head, content)
 
     def take(self) -> tuple[list[_Item], list[bytes]]:
-        """What it holds; it is empty then."""
+        """Return the queued items and parts, and empty the queue."""
         taken = self._items, self._parts
         self._items, self._parts = [], []
         return taken
 
 
 class SharedAdds:
-    """The adds of one ADDS request that is under way, and which of them have no answer yet."""
+    """The adds of one ADDS request in progress, and those that have no answer yet."""
 
     __slots__ = ("_items", "_left", "_pairs")
 
     def __init__(self, items: list[_Item], pairs: bytes) -> None:
-        """`pairs` names them as a reply to all of them does."""
+        """`pairs`: the ids of the adds, encoded as in a reply to all of them."""
         self._items = items
         self._pairs = pairs
         self._left: dict[bytes, _Item] | None = None
-        """By what names them; None as long as there was no reply."""
+        """Unanswered adds by their encoded ids; None until the first partial reply."""
 
     def on_frame(self, frame: Frame) -> bool:
-        """Tell those whom a reply is about; whether all have their answer now.
+        """Pass a reply on to the adds that it names; return whether all have an answer now.
 
         Raises:
-            BookieProtocolError: it is not about adds of this request that wait for an answer.
+            BookieProtocolError: the reply names adds that are not of this request, or not waiting.
         """
         is_ok = frame.status == Status.OK
         if is_ok and self._left is None and frame.body == self._pairs:
@@ -157,7 +157,7 @@ class SharedAdds:
         left = self._by_pair()
         pairs, text = decode_outcome(frame.body)
         named = dict.fromkeys(pairs)
-        # All or none: whoever mixes answers up is not to be believed in part.
+        # All or none: a peer that mixes up answers is not trusted in part.
         if not pairs or len(named) < len(pairs) or not named.keys() <= left.keys():
             raise BookieProtocolError(
                 f"a reply names {len(pairs)} adds, and not such as wait for an answer"
@@ -177,7 +177,7 @@ class SharedAdds:
         return not left
 
     def on_error(self, error: Frame | BookieUnavailableError) -> None:
-        """Nothing more is heard of those that wait for an answer."""
+        """Report an error to all adds that still wait for an answer."""
         left, self._left = list(self._by_pair().values()), {}
         for member, adds in left:
             _tell(partial(member.on_reply, adds), error)
@@ -191,7 +191,7 @@ class SharedAdds:
 
 
 class AddFrame:
-    """The queued adds that a frame carries, and the bodies of request and full reply."""
+    """A range of the queued adds in one frame, with the bodies of its request and full reply."""
 
     __slots__ = ("body", "is_alone", "pairs", "start", "stop")
 
@@ -200,7 +200,7 @@ class AddFrame:
         self.stop = stop
         self.body: tuple[bytes, ...]
         self.is_alone = stop == start + 1
-        """One add needs no ids in its body: it is sent as an ADD."""
+        """Whether the frame holds a single add; it is sent as an ADD, without ids in its body."""
         parts = parts[2 * start : 2 * stop]
         if self.is_alone:
             self.body = (parts[0][KEY_AT:], parts[1])
@@ -212,32 +212,32 @@ class AddFrame:
 
 
 class AddTurn:
-    """The turns of one client."""
+    """The turns of the event loop of one client."""
 
     def __init__(self, channels: ChannelPool, frame_bytes_max: int) -> None:
         self._channels = channels
         self._frame_bytes_max = frame_bytes_max
         self._queues: dict[str, AddQueue] = {}
-        """By bookie; as many as there are channels."""
+        """Queues by bookie id; as many as there are channels."""
         self._writers: list[Callable[[], None]] = []
         self._filled: list[AddQueue] = []
         self._is_due = False
         self._is_sending = False
 
     def queue_to(self, bookie_id: str) -> AddQueue:
-        """Where adds for a bookie go, in this turn and in all others."""
+        """Return the queue of a bookie, for this turn and all others."""
         queue = self._queues.get(bookie_id)
         if queue is None:
             queue = self._queues[bookie_id] = AddQueue(self._channels.get(bookie_id), self)
         return queue
 
     def join(self, send: Callable[[], None]) -> None:
-        """Call `send` when the turn is over; what it queues leaves with what the others queue."""
+        """Call `send` at the end of the turn; its adds leave together with those of others."""
         self._writers.append(send)
         self._schedule()
 
     def enlist(self, queue: AddQueue) -> None:
-        """A queue has its first add of this turn."""
+        """Register a queue that has its first add of this turn."""
         self._filled.append(queue)
         if not self._is_sending:
             self._schedule()
@@ -248,7 +248,7 @@ class AddTurn:
             asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
-        """The turn is over."""
+        """End the turn: collect the adds of all writers, and send them."""
         self._is_due = False
         self._is_sending = True
         writers, self._writers = self._writers, []
@@ -261,7 +261,7 @@ class AddTurn:
         for queue in filled:
             items, queued = queue.take()
             try:
-                # As a rule the bookies get the same adds, which are then put together once.
+                # Usually the bookies get the same adds, so their frames are built once.
                 if queued != parts:
                     frames, parts = self._cut(queued), queued
             except Exception as error:  # noqa: BLE001  # handed on to the loop's handler
@@ -271,7 +271,7 @@ class AddTurn:
                 _send(queue.channel, items, frames)
 
     def _cut(self, parts: Sequence[bytes]) -> list[AddFrame]:
-        """The frames that a queue makes; what is large goes alone, without being copied."""
+        """Return the frames of a queue; a large add has its own, without being copied."""
         count = len(parts) // 2
         if sum(map(len, parts)) <= _ALONE_BYTES and count <= ADDS_MAX:
             return [AddFrame(0, count, parts)]
@@ -294,7 +294,7 @@ class AddTurn:
 
 
 def _send(channel: BookieChannel, items: list[_Item], frames: Sequence[AddFrame]) -> None:
-    """Send a bookie its adds, which make these frames."""
+    """Send a bookie its adds in these frames."""
     for frame in frames:
         try:
             _send_frame(channel, items[frame.start : frame.stop], frame)
@@ -327,7 +327,7 @@ def _send_frame(channel: BookieChannel, items: list[_Item], frame: AddFrame) -> 
 
 
 def _give_up(channel: BookieChannel, items: list[_Item], error: Exception) -> None:
-    """No frames can be made of these adds: those who wait for them hear it later, as of others."""
+    """Fail adds for which no frame could be built; their callbacks run later, as usual."""
     loop = asyncio.get_running_loop()
     reason = BookieUnavailableError(f"bookie {channel.bookie_id}: cannot send adds: {error!r}")
     for member, adds in items:
@@ -335,7 +335,7 @@ def _give_up(channel: BookieChannel, items: list[_Item], error: Exception) -> No
 
 
 def _tell(hear: Callable[..., None], what: object) -> None:
-    """A bug of one ledger must not keep the others from hearing of their adds."""
+    """Run a callback. A bug in one ledger must not keep others from getting their outcomes."""
     try:
         hear(what)
     except Exception as error:  # noqa: BLE001  # handed on to the loop's handler

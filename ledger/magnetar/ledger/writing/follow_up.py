@@ -1,9 +1,9 @@
-"""From the ack quorum to the write quorum: adds that were confirmed while a bookie lacked them.
+"""From the ack quorum to the write quorum: resends confirmed adds that a bookie lacks.
 
-An add is confirmed at Qa copies, yet the metadata promises Qw. When a bookie fails an add that is
-confirmed, the add is kept and sent to it again for `time_s`; what it still lacks then is recorded
-as a hole, and published as under-replicated (rule 4.5, D22). Kept bytes are bounded by `bytes_max`;
-beyond it holes are recorded at once. A retry is an ordinary add: a ledger that is fenced meanwhile
+An add is confirmed at Qa copies, yet the metadata promises Qw. If a bookie fails a confirmed add,
+the add is kept and sent to it again for `time_s`. If the bookie still lacks it then, it is recorded
+as a hole, and published as under-replicated (rule 4.5, D22). `bytes_max` limits the kept bytes;
+beyond it, holes are recorded at once. A retry is an ordinary add: a ledger that is fenced meanwhile
 refuses it, and the hole is recorded.
 """
 
@@ -18,12 +18,12 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.wire import Frame, Op, Status, encode_block
 
 _WINDOW = 64
-"""Retries that are sent to one bookie at a time, each `retry_delay_s`."""
+"""Maximum number of retries sent to one bookie each `retry_delay_s`."""
 
 _CLOSED = "the client was closed"
 
 OnHole = Callable[[int, int, int, str, str], None]
-"""Ledger id, first and last entry id, bookie id, reason."""
+"""Arguments: ledger id, first and last entry id, bookie id, reason."""
 
 
 class MissedAdd:
@@ -85,7 +85,7 @@ class WriteQuorumFollowUp:
         packets: list[bytes],
         key: bytes,
     ) -> None:
-        """The bookie failed to store these entries, which are confirmed."""
+        """Keep confirmed entries that the bookie failed to store, and send them again."""
         missed = MissedAdd(
             ledger_id, first, last, packets, key, self._clock.monotonic_s() + self._time_s
         )
@@ -149,7 +149,7 @@ class WriteQuorumFollowUp:
         )
 
     def close(self) -> None:
-        """Record what waits; retries under way are recorded when their channel closes."""
+        """Record the waiting adds as holes; retries in progress, when their channel closes."""
         self._is_closed = True
         for timer in self._timers.values():
             timer.cancel()

@@ -1,18 +1,18 @@
-"""The bookies that replace failed ensemble members, and failures that are worth a change.
+"""The replacement of failed ensemble members, and the quarantine of bookies that failed lately.
 
-Shared by all writers and recoveries of a client: it joins the registered bookies, the placement
+All writers and recoveries of a client share it: it joins the registered bookies, the placement
 rules and the quarantine. Source: ledger protocol, section 5, step 4 and options (quarantine after N
 errors per interval).
 
-A member that failed this ledger takes no other place in it for `rest_s`. Two bookies that are down
-would otherwise replace each other for ever: the refusal of a dead bookie takes no time, nor does a
-recovery's change of ensemble, so that the event loop would do nothing else.
+A member that failed this ledger takes no other place in it for `rest_s`. Otherwise two dead bookies
+would replace each other for ever. Neither the refusal of a dead bookie nor an ensemble change of
+recovery takes time, so the event loop would do nothing else.
 
-Quarantine (`BookieHealth`) keeps new ensembles clear of bookies that failed adds lately. A bookie
-that hangs stays registered until its session ends, and would be chosen again as its own
-replacement's replacement. One that reached `errors_max` failures within `interval_s` is therefore
-avoided for `quarantine_s`; it is used only when no other is left. One failure is one add request
-that failed, and counts once per ensemble change it caused.
+Quarantine (`BookieHealth`) keeps bookies that failed adds lately out of new ensembles. A hanging
+bookie stays registered until its session ends, and would be chosen again as its own replacement's
+replacement. So a bookie that reached `errors_max` failures within `interval_s` is avoided for
+`quarantine_s`; it is used only if no other is left. One failure is one failed add request, and
+counts once per ensemble change that it caused.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ class BookieHealth:
         self._until_s: dict[str, float] = {}
 
     def on_error(self, bookie_id: str) -> None:
-        """An add that the bookie failed cost an ensemble change."""
+        """Record a failed add of the bookie that caused an ensemble change."""
         now_s = self._clock.monotonic_s()
         errors = self._errors.setdefault(bookie_id, deque(maxlen=self._errors_max))
         errors.append(now_s)
@@ -46,7 +46,7 @@ class BookieHealth:
             self._until_s[bookie_id] = now_s + self._quarantine_s
 
     def quarantined(self) -> Collection[str]:
-        """The bookies to avoid just now, sorted."""
+        """Return the bookies to avoid now, sorted."""
         now_s = self._clock.monotonic_s()
         for bookie_id in [each for each, until_s in self._until_s.items() if until_s <= now_s]:
             del self._until_s[bookie_id]
@@ -75,7 +75,7 @@ class Replacements:
         self._write_quorum = write_quorum
         self._ack_quorum = ack_quorum
         self.is_delayed = is_delayed
-        """Change only when an entry could not reach its ack quorum, or the bookie is read-only."""
+        """Whether to replace only for a missed ack quorum, or a read-only bookie."""
         self._changes_max = changes_max
         self._clock = clock
         self._rest_s = rest_s
@@ -83,8 +83,8 @@ class Replacements:
 
     @property
     def generation(self) -> tuple[int, tuple[str, ...]]:
-        """Changes with the registered bookies, and with those that rest: then a replacement may be
-        found after all."""
+        """A value that changes with the registered bookies and with the resting ones: after a
+        change, a replacement may be found that was missing before."""
         return self._registry.generation, tuple(self._resting())
 
     def on_failed(self, bookie_id: str) -> None:
@@ -96,10 +96,10 @@ class Replacements:
         return [each for each, until_s in self._rests_until_s.items() if now_s < until_s]
 
     def choose(self, ensemble: tuple[str, ...], failed: Mapping[int, str]) -> tuple[str, ...]:
-        """The ensemble with the failed members replaced, as far as there are bookies for it.
+        """Return the ensemble with the failed members replaced, as far as there are bookies for it.
 
-        A replacement takes the index of the member it replaces. A failed member for which there is
-        none stays.
+        A replacement takes the index of the member that it replaces. A failed member without a
+        replacement stays.
         """
         chosen = list(ensemble)
         resting = self._resting()
@@ -119,9 +119,10 @@ class Replacements:
         return tuple(chosen)
 
     def check_changes(self, changes: int, ledger_id: int) -> None:
-        """
+        """Check the number of ensemble changes of a ledger.
+
         Raises:
-            LedgerWriteError: one change more than a ledger may have.
+            LedgerWriteError: `changes` exceeds the maximum of a ledger.
         """
         if self._changes_max and changes > self._changes_max:
             raise LedgerWriteError(

@@ -1,13 +1,14 @@
-"""The writer's hold on its ledger's metadata: every compare-and-set it does, with every outcome.
+"""The writer's changes of its ledger's metadata by compare-and-set, whatever their outcome.
 
-Ensemble changes and the close go through here, one at a time, each computed from the value that it
-is written against (rules 2.1 and 2.2). A conflict or an unknown outcome is resolved by reading back
-and comparing with the proposal (rule 2.3, D26): only the writer appends fragments, so what is found
-is the old last fragment, the proposal, or proof that somebody else acts on the ledger.
+Ensemble changes and the close are made here, one at a time. Each is computed from the value that it
+is written against (rules 2.1 and 2.2). After a conflict or an unknown outcome, the writer reads the
+value back and compares it with the proposal (rule 2.3, D26). Only the writer appends fragments. So
+it finds the old last fragment, the proposal, or proof that another client acts on the ledger.
 
 Between its own writes the writer watches the node. Once the ledger is no longer OPEN, or is
-deleted, it withdraws at once instead of at its next refused add: after a decommissioning the
-bookies that would refuse may have been replaced by ones that know nothing (D16, D17).
+deleted, it withdraws at once instead of at its next refused add. After a decommissioning, the
+bookies that would refuse may have been replaced by bookies that do not know of the fence (D16,
+D17).
 
 Source: ledger protocol, sections 2.3, 5 (step 6) and 6.
 """
@@ -56,12 +57,12 @@ class WriterMetadata:
         self._settings = settings
         self._on_superseded = on_superseded
         self._proposal: Fragment | None = None
-        """A fragment whose write was begun, and may have happened."""
+        """A fragment whose write was started, and may have happened."""
         self._is_writing = False
         self._given_up = 0
-        """How many times the handle was given up: what was begun before is not tried again."""
+        """Number of times that the handle was abandoned: writes started before are not retried."""
         self._was_changed = False
-        """The node changed, by us or by others, since it was last read or written."""
+        """Whether the node changed since it was last read or written, by any client."""
         self._checking: asyncio.Task[None] | None = None
         self._watch: Watch | None = manager.watch(self.current.ledger_id, self._on_event)
 
@@ -71,13 +72,13 @@ class WriterMetadata:
         return self._ledger.metadata
 
     async def commit_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> None:
-        """Make `bookies` the ensemble from an entry on; returns when that is certain.
+        """Make `bookies` the ensemble from an entry on; return when that is certain.
 
         Raises:
             LedgerFencedError: the ledger is recovered or closed by another client.
-            LedgerWriteError: another client changed the ensemble, or the metadata store was away
-                for `ensemble_change_timeout_s`.
-            LedgerClosedError: the handle was given up meanwhile.
+            LedgerWriteError: another client changed the ensemble, or the metadata store was
+                unavailable for `ensemble_change_timeout_s`.
+            LedgerClosedError: the handle was abandoned meanwhile.
             NoSuchLedgerError, MetadataError
         """
         deadline_s = self._clock.monotonic_s() + self._settings.ensemble_change_timeout_s
@@ -100,7 +101,7 @@ class WriterMetadata:
                     self._check_open(ledger.metadata)
                     found = ledger.metadata.last_fragment
                     if found == proposal:
-                        self._ledger = ledger  # our own write, whose reply was lost
+                        self._ledger = ledger  # this writer's own write, whose reply was lost
                     elif found == before:
                         continue  # not written, or an earlier fragment was re-replicated
                     else:
@@ -119,17 +120,17 @@ class WriterMetadata:
             self._end_writing()
 
     async def close(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        """Close the ledger at its last add confirmed; returns the final metadata.
+        """Close the ledger at its last add confirmed; return the final metadata.
 
         Raises:
             LedgerFencedError: another client recovers the ledger, or has closed it differently.
             LedgerWriteError: another client changed the ensemble.
-            NoSuchLedgerError: it was deleted.
-            LedgerClosedError: the handle was given up meanwhile.
+            NoSuchLedgerError: the ledger was deleted.
+            LedgerClosedError: the handle was abandoned meanwhile.
             MetadataUnavailableError and other MetadataErrors: call again.
         """
-        # From here on it is the close that judges what it finds. A watch would take its own write,
-        # or an ensemble change that was given up, for another client's when a try has failed.
+        # From here on, the close itself judges the values that it reads. After a failed attempt, a
+        # watch would mistake its own write, or an abandoned ensemble change, for another client's.
         self.stop_watching()
         ledger = self._ledger
         ours = {ledger.metadata.last_fragment, self._proposal or ledger.metadata.last_fragment}
@@ -140,7 +141,7 @@ class WriterMetadata:
                 metadata = ledger.metadata
                 if metadata.state is LedgerState.CLOSED:
                     if (metadata.last_entry_id, metadata.length) == (last_entry_id, length):
-                        break  # our own write whose reply was lost, or one that agrees
+                        break  # this writer's own write, whose reply was lost, or one that agrees
                     raise LedgerFencedError(
                         f"ledger {metadata.ledger_id} was closed by another client at entry "
                         f"{metadata.last_entry_id}, length {metadata.length}; this writer had "
@@ -170,7 +171,7 @@ class WriterMetadata:
             self._end_writing()
 
     def give_up(self) -> None:
-        """Try no write again that is under way: its first try may succeed yet."""
+        """Do not retry writes in progress; a first attempt may still succeed."""
         self._given_up += 1
         self.stop_watching()
 
@@ -180,7 +181,7 @@ class WriterMetadata:
 
     def _check_open(self, metadata: LedgerMetadata) -> None:
         if metadata.state is LedgerState.IN_RECOVERY:
-            # Rule 6.1: closing it ourselves could take back what the recovery exposed.
+            # Rule 6.1: closing the ledger here could take back what the recovery exposed.
             raise LedgerFencedError(
                 f"ledger {metadata.ledger_id} is being recovered by another client, which decides "
                 f"where it ends; stop writing, and read its end when it is closed"
@@ -215,7 +216,7 @@ class WriterMetadata:
     # Watching ------------------------------------------------------------------------------------
 
     def stop_watching(self) -> None:
-        """The handle has ended: what happens to the metadata is no longer its concern."""
+        """Stop watching the metadata: the handle has ended."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -231,7 +232,7 @@ class WriterMetadata:
         self._start_check()
 
     def _start_check(self) -> None:
-        # A write under way hears of a conflict by itself, and it is the one to judge it.
+        # A write in progress detects a conflict by itself, and has to judge it.
         if self._was_changed and self._watch and not self._checking and not self._is_writing:
             self._checking = asyncio.get_running_loop().create_task(
                 self._check(), name=f"check-ledger-{self.current.ledger_id}"

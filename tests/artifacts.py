@@ -1,7 +1,7 @@
-"""What tests of the files in deploy/ share: where they lie, and what the product really has.
+"""Shared by tests of the files in deploy/: where the files lie, and what the product really has.
 
-Each variable, option, port and metric that a file of deploy/ names must exist. Nobody else would
-notice one that does not: a server ignores the variables that it does not know.
+Each variable, option, port and metric that a file of deploy/ names must exist. Nothing else would
+notice one that does not: a server ignores variables that it does not know.
 """
 
 import json
@@ -39,7 +39,7 @@ DASHBOARDS = DEPLOY / "grafana" / "dashboards"
 OPERATIONS = ROOT / "docs" / "operations"
 
 Command = Any
-"""A command of click's, which typer has a copy of its own of."""
+"""A command of click, of which typer has its own copy."""
 
 SERVERS = ("bookie", "broker", "autorecovery")
 COMPONENTS: Mapping[str, type[BaseModel]] = {
@@ -50,7 +50,7 @@ COMPONENTS: Mapping[str, type[BaseModel]] = {
     "auditor": AuditorSettings,
     "worker": WorkerSettings,
 }
-"""Settings classes by the name that files and variables have for them."""
+"""Settings classes, by their names in files and variables."""
 
 METRICS_PAGE = ROOT / "docs" / "metrics.md"
 
@@ -60,7 +60,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def commands() -> dict[str, Command]:
-    """Every command of `magnetar`, by its words: "broker", "admin recovery status"."""
+    """Return every command of `magnetar`, by its words: "broker", "admin recovery status"."""
     return dict(_commands(typer.main.get_command(app), ()))
 
 
@@ -69,7 +69,7 @@ def _commands(command: Command, words: tuple[str, ...]) -> Iterator[tuple[str, C
         yield " ".join(words), command
     if not isinstance(command, TyperGroup):
         return
-    # Groups of policies make their commands when they are asked for them.
+    # Groups of policies make their commands on request.
     context = typer.Context(command)
     for name in command.list_commands(context):
         inner = command.get_command(context, name)
@@ -78,12 +78,12 @@ def _commands(command: Command, words: tuple[str, ...]) -> Iterator[tuple[str, C
 
 
 def options_of(command: Command) -> set[str]:
-    """The options of a command, short and long."""
+    """Return the options of a command, short and long."""
     return {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
 
 
 def command_variables(command: Command) -> set[str]:
-    """The environment variables of a command's options."""
+    """Return the environment variables of a command's options."""
     found: set[str] = set()
     for each in command.params:
         names = each.envvar or ()
@@ -92,7 +92,7 @@ def command_variables(command: Command) -> set[str]:
 
 
 def component_variables() -> dict[str, tuple[str, str]]:
-    """MAGNETAR_<COMPONENT>_<FIELD> of every component: component and field."""
+    """Return MAGNETAR_<COMPONENT>_<FIELD> of every component, with component and field."""
     return {
         f"MAGNETAR_{component}_{field}".upper(): (component, field)
         for component, model in COMPONENTS.items()
@@ -101,7 +101,7 @@ def component_variables() -> dict[str, tuple[str, str]]:
 
 
 def check_environment(server: str, environment: Mapping[str, str]) -> list[str]:
-    """What is wrong with the environment of one server: unknown names, bad values."""
+    """Return what is wrong with the environment of one server: unknown names, bad values."""
     known_to_command = command_variables(commands()[server])
     fields = component_variables()
     wrong = [
@@ -120,7 +120,7 @@ def check_environment(server: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def metrics_on_the_page() -> set[str]:
-    """The metrics that docs/metrics.md lists, with the names that Prometheus stores."""
+    """Return the metrics that docs/metrics.md lists, with the names that Prometheus stores."""
     found = set()
     for line in METRICS_PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -134,7 +134,7 @@ def metrics_on_the_page() -> set[str]:
 
 
 def stored_names(name: str, *, is_histogram: bool) -> set[str]:
-    """The series of a metric."""
+    """Return the names of a metric's series."""
     if is_histogram:
         return {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
     return {name}
@@ -157,7 +157,7 @@ ZOOKEEPER_METRICS = {
 
 
 def metrics_in_query(query: str) -> set[str]:
-    """The metric names in PromQL, those that Prometheus makes by itself left out."""
+    """Return the metric names in PromQL, without those that Prometheus makes by itself."""
     query = re.sub(r"\{[^{}]*\}", "", query)  # matchers
     query = re.sub(r"\b(by|on|without|ignoring) *\([^()]*\)", "", query)
     query = re.sub(r"\[[^\]]*\]|\"[^\"]*\"", "", query)  # ranges, strings
@@ -166,12 +166,12 @@ def metrics_in_query(query: str) -> set[str]:
 
 
 def alerts() -> list[dict[str, Any]]:
-    """Every alert of the rules."""
+    """Return every alert of the rules."""
     return [rule for group in read_yaml(RULES)["groups"] for rule in group["rules"]]
 
 
 def dashboard_queries() -> dict[str, list[str]]:
-    """The queries of each dashboard, by its file's name."""
+    """Return the queries of each dashboard, by the name of its file."""
     found: dict[str, list[str]] = {}
     for path in sorted(DASHBOARDS.glob("*.json")):
         page = json.loads(path.read_text())
@@ -182,7 +182,7 @@ def dashboard_queries() -> dict[str, list[str]]:
 
 
 def environment_file(path: Path) -> dict[str, str]:
-    """A file of variables as systemd reads it."""
+    """Parse a file of variables as systemd reads it."""
     found = {}
     for line in path.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
@@ -192,14 +192,14 @@ def environment_file(path: Path) -> dict[str, str]:
 
 
 def zookeeper_settings(text: str) -> dict[str, str]:
-    """The lines of a zoo.cfg."""
+    """Parse the lines of a zoo.cfg."""
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def seconds(duration: str) -> float:
-    """A duration as Compose and Prometheus write it: 90s, 2m, 1m30s."""
+    """Parse a duration as Compose and Prometheus write it: 90s, 2m, 1m30s."""
     units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
     parts = re.findall(r"(\d+)(ms|[smhd])", duration)
     assert "".join(a + b for a, b in parts) == duration, duration
@@ -207,10 +207,11 @@ def seconds(duration: str) -> float:
 
 
 def stop_bound_s(server: str) -> float:
-    """Within which a server ends after SIGTERM, by its own settings."""
+    """Return the longest time, in seconds, that a server takes to end after SIGTERM, by its
+    settings."""
     if server == "broker":
         broker = BrokerSettings()
-        # It may take this much longer than it was told.
+        # It may exceed its timeout by this much.
         return broker.shutdown_timeout_ms / 1000 + 5
     if server == "bookie":
         bookie = BookieSettings(data_directory=Path("/data"))
@@ -219,8 +220,8 @@ def stop_bound_s(server: str) -> float:
 
 
 def servers_secret(server: str, environment: Mapping[str, str]) -> tuple[str, LinkSettings]:
-    """Where a server with this environment has the secret of the bookies from, and how it uses
-    it; a bookie has to ask strangers for it."""
+    """Return the file of the bookies' secret for a server with this environment, and its link
+    settings. Check that a bookie demands proof of the secret from strangers."""
     uses = component_settings(LedgerSettings, "ledger", tables={}, environment=environment)
     if server != "bookie":
         return uses.shared_secret_file, uses

@@ -1,5 +1,5 @@
-"""What the tests of the bookie share: frames, a storage in memory, a journal by hand, a disk that
-fails, and a small client.
+"""Shared by tests of the bookie: frames, storage in memory, a journal by hand, a failing disk and a
+small client.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ OTHER_KEY = b"x" * 20
 
 
 def packets_of(ledger_id: int, first: int, count: int, payload: bytes = b"payload") -> list[bytes]:
-    """Sealed packets of consecutive entries."""
+    """Return sealed packets of consecutive entries."""
     codec = packet_codec(ledger_id)
     return codec.seal(first, first - 1, first * len(payload), [payload] * count)
 
@@ -100,7 +100,7 @@ def encode_request(frame: Frame) -> bytes:
 
 
 def packets_in(reply: Frame) -> list[bytes]:
-    """The packets of an OK reply to READ."""
+    """Return the packets of an OK reply to READ."""
     assert reply.status == Status.OK, reply
     return decode_block(reply.body[8:]).packets()
 
@@ -110,7 +110,7 @@ def _raise(error: BaseException) -> None:
 
 
 def bookie_settings(**values: int) -> BookieSettings:
-    """Settings for a part of a bookie that opens no directory."""
+    """Return settings for a part of a bookie that opens no directory."""
     few = {"data_directory": "nowhere", "read_reply_bytes_max": 1 << 20}
     return BookieSettings.model_validate(few | values)
 
@@ -125,7 +125,7 @@ def make_handler(
     on_bug: Callable[[BaseException], None] = _raise,
     settings: BookieSettings | None = None,
 ) -> RequestHandler:
-    """The handler of bookie b1; a bug is raised where it shows."""
+    """Make the request handler of bookie b1. A bug is raised where it occurs."""
     return RequestHandler(
         storage,
         ledgers,
@@ -141,14 +141,14 @@ def make_handler(
 
 
 class MemoryStorage:
-    """A `LedgerStorage` that is two dictionaries."""
+    """A `LedgerStorage` on two dictionaries."""
 
     def __init__(self) -> None:
         self.states: dict[int, LedgerState] = {}
         self.packets: dict[int, dict[int, bytes]] = {}
         self.is_full = False
         self.is_slow = False
-        """Reads are not answered from memory at once."""
+        """Whether reads are not answered from memory at once."""
         self.on_wants_flush: Callable[[], None] = lambda: None
         self.on_flush_failure: Callable[[BaseException], None] = lambda error: None
         self.wants_flush = False
@@ -224,13 +224,13 @@ class MemoryStorage:
 
 
 class ManualJournal:
-    """Keeps what it is given until the test says what became of it."""
+    """Keeps batches until the test commits or fails them."""
 
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self.batches: list[Batch] = []
         self.written: list[tuple[int, int]] = []
-        """Type and ledger id of all records that were committed, in order."""
+        """Type and ledger id of all committed records, in order."""
 
     def append(self, batch: Batch) -> None:
         assert batch.records
@@ -251,7 +251,7 @@ class ManualJournal:
 
 
 class ManualConnection:
-    """Collects the replies; counts how often it was told to try again."""
+    """Collects the replies, and counts the calls of `try_again`."""
 
     def __init__(self) -> None:
         self.reads_bytes = 0
@@ -281,7 +281,7 @@ class ManualConnection:
 
 
 class FailingFile(SystemFile):
-    """Writes what fits into the disk's budget, as a full disk does, and then fails."""
+    """Writes what fits into the disk's budget, then fails, as a file on a full disk does."""
 
     def __init__(self, descriptor: int, disk: "FailingDisk") -> None:
         super().__init__(descriptor)
@@ -317,14 +317,15 @@ class FailingFile(SystemFile):
 
 
 class FailingDisk(SystemDisk):
-    """A journal disk of limited size that can be told to fail; other files are not limited."""
+    """A journal disk of limited size that fails on request; other files have no limit."""
 
     def __init__(self) -> None:
         self.bytes_left = 1 << 40
         self.write_error: int | None = None
         self.sync_error: int | None = None
         self.fails_one_sync = False
-        """The next sync works again, as the kernel has it: the pages are gone, and it is clean."""
+        """Whether only the next sync fails. The one after works, as in a kernel that drops the
+        dirty pages of a failed sync and marks the file clean."""
         self.syncs = 0
         self.before_append: Callable[[], None] = lambda: None
 
@@ -370,7 +371,11 @@ class BookieClient(asyncio.Protocol):
         self.write(encode_request(frame))
 
     async def reply(self, request_id: int) -> Frame:
-        """Raises ConnectionError when the bookie closes first."""
+        """Wait for the reply to a request.
+
+        Raises:
+            ConnectionError: the bookie closes first.
+        """
         while request_id not in self.replies:
             if self.is_closed:
                 raise ConnectionError("closed by the bookie")
@@ -379,7 +384,7 @@ class BookieClient(asyncio.Protocol):
         return self.replies[request_id]
 
     async def ask(self, make: Callable[[int], Frame]) -> Frame:
-        """Send what `make` makes for a fresh request id, and wait for its reply."""
+        """Send the frame that `make` returns for a fresh request id, and wait for its reply."""
         request_id = self._next_request_id
         self._next_request_id += 1
         self.send(make(request_id))

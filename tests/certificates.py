@@ -1,4 +1,4 @@
-"""Authorities and certificates for tests, as PEM files; elliptic curves, so that they are quick."""
+"""Authorities and certificates for tests, as PEM files; elliptic curves, because they are quick."""
 
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -13,7 +13,7 @@ _DAY = timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates; its own is at `path`."""
+    """A certificate authority; its own certificate is at `path`."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory = directory
@@ -26,7 +26,8 @@ class Authority:
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *, file: str = "") -> tuple[Path, Path]:
-        """The certificate and the key of `name`, for this host; `file`: what they are called."""
+        """Issue a certificate for `name` on this host. Return the paths of certificate and key;
+        `file`: base name of both."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(name), self._name, key.public_key())
         builder = builder.add_extension(
@@ -38,7 +39,8 @@ class Authority:
         certificate = builder.sign(self._key, hashes.SHA256())
         base = self._directory / (file or name)
         certificate_path, key_path = base.with_suffix(".crt"), base.with_suffix(".key")
-        # The key first: who looks meanwhile finds a pair that does not fit, and waits.
+        # The key first: a server that reloads in between finds a pair that does not match, and
+        # waits.
         key_path.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,

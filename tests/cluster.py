@@ -11,7 +11,7 @@ READY_TIMEOUT_S = 120.0
 
 
 class ProcessCluster:
-    """N bookies and, if wanted, one broker. A context manager: all are killed at the end."""
+    """N bookies and, if wanted, one broker. A context manager: it kills all of them at the end."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ProcessCluster:
         self._servers: list[ServerProcess] = []
         self.port, self.http_port = free_ports(2)
         self.bookie_metrics_ports = free_ports(bookies) if has_bookie_metrics else []
-        """Where the bookies' metrics are, if they are wanted."""
+        """Ports of the bookies' metrics, if they are wanted."""
 
     def __enter__(self) -> "ProcessCluster":
         try:
@@ -93,7 +93,7 @@ class ProcessCluster:
         return ["--metrics-port", str(ports[index])] if ports else []
 
     def restart_broker(self) -> None:
-        """Start the broker again, which has ended, on the same ports."""
+        """Start the broker again, after its end, on the same ports."""
         assert self._servers.pop().returncode is not None
         self._start_broker()
 

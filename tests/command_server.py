@@ -1,7 +1,7 @@
-"""Runs `python -m MODULE`, as the `magnetar` command, in processes of their own, without a new
-interpreter for each.
+"""Runs `python -m MODULE`, and the `magnetar` command, in forked processes without new
+interpreters.
 
-A process that has imported everything forks a child per command; the child has its own arguments,
+A process that has imported everything forks a child per command. The child has its own arguments,
 environment, network, standard streams and exit status. A new interpreter spends a second of
 processor time on imports, and a run of all tests starts a thousand. Benchmarks do not use it: they
 measure what users start.
@@ -32,15 +32,15 @@ from tests.processes import MAGNETAR, ROOT, Running, fork_servers, magnetar_envi
 
 _PRELOADED = tuple(f"magnetar.{each}" for each in ("ledger", "bookie", "broker", "sdk", "deploy"))
 _NOT_PRELOADED = ("magnetar.sdk.spark", "magnetar.sdk.taskiq")
-"""No server has them, and what they import takes longer than all the rest."""
+"""Packages that no server uses, and whose imports take longer than all others together."""
 _CLONE_NEWNET = 0x40000000
 _PACKET_BYTES_MAX = 1 << 17
 _STARTED_WITHIN_S = 120.0
-"""How long the server may import, and fork."""
+"""Time limit for the server to import, and for a fork."""
 
 
 class Outcome(NamedTuple):
-    """How a command ended, and what it said."""
+    """Exit status and output of a command."""
 
     status: int
     stdout: str
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 class Forked:
-    """A running command; like a Popen."""
+    """A running command, with the interface of a Popen."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = list(arguments)
@@ -65,7 +65,8 @@ class Forked:
         return self._status
 
     def wait(self, timeout: float | None = None) -> int:
-        """
+        """Wait for the end of the command.
+
         Raises:
             subprocess.TimeoutExpired
         """
@@ -82,7 +83,7 @@ class Forked:
             try:
                 os.kill(self._pid, sig)
             except ProcessLookupError:
-                pass  # It has ended, and that is on its way here.
+                pass  # It has ended; its status has not arrived yet.
 
     def has_started(self, pid: int) -> None:
         self._pid = pid
@@ -99,7 +100,7 @@ class Forked:
 
 
 class Commands:
-    """One command server; several threads may start commands at the same time."""
+    """A command server; several threads may start commands at the same time."""
 
     def __init__(self) -> None:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -123,7 +124,7 @@ class Commands:
     def start(
         self, running: Running, environment: Mapping[str, str], streams: Sequence[IO[Any]]
     ) -> Forked:
-        """`streams`: standard input, output and error of the command."""
+        """Start a command. `streams`: its standard input, output and error."""
         command = Forked([running.module, *running.arguments])
         with self._lock:
             request = {
@@ -147,7 +148,7 @@ class Commands:
         """Run a `magnetar` command to its end.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended in time; it is killed.
+            subprocess.TimeoutExpired: the command did not end in time; it is killed.
         """
         with (
             tempfile.TemporaryFile("w+") as source,
@@ -191,14 +192,14 @@ class Commands:
 
 @functools.cache
 def commands() -> Commands:
-    """The one of this process."""
+    """Return the command server of this process."""
     made = Commands()
     atexit.register(made.close)
     return made
 
 
 def fork_servers_of_this_process() -> None:
-    """From now on what this process starts by tests/processes.py is forked, if it is Python."""
+    """From now on, fork the Python processes that this process starts by tests/processes.py."""
     fork_servers(
         lambda running, environment, streams: commands().start(running, environment, streams)
     )
@@ -208,7 +209,7 @@ def fork_servers_of_this_process() -> None:
 
 
 def serve(requests: socket.socket) -> None:
-    """Until the other side closes: fork for each request, tell of each start and end."""
+    """Fork a child for each request, and report each start and end, until the other side closes."""
     _preload()
     running: dict[int, tuple[int, int]] = {}
     """Descriptor of a child's end -> its process id, the request's number."""
@@ -244,7 +245,8 @@ def serve(requests: socket.socket) -> None:
 
 
 def _preload() -> None:
-    """Import whatever a command may import. What cannot be is the business of who needs it."""
+    """Import every module that a command may import. A command that needs a missing one fails by
+    itself."""
     for package in _PRELOADED:
         found = importlib.import_module(package)
         for name in _modules_below(found.__path__, f"{package}."):
@@ -256,7 +258,8 @@ def _preload() -> None:
 
 
 def _modules_below(path: Iterable[str], prefix: str) -> Iterator[str]:
-    """Names of all modules but programs, and what is not preloaded; packages first."""
+    """Yield the names of all modules except programs and those that are not preloaded; packages
+    first."""
     for module in pkgutil.iter_modules(path, prefix):
         if module.name in _NOT_PRELOADED or module.name.endswith("__main__"):
             continue
@@ -266,7 +269,7 @@ def _modules_below(path: Iterable[str], prefix: str) -> Iterator[str]:
 
 
 def _run(request: dict[str, Any], streams: list[int]) -> None:
-    """In the child: the command, and the end of the process."""
+    """Run the command in the child, and end the process."""
     os.environ.clear()
     os.environ.update(request["environment"])
     for number, descriptor in enumerate(streams):

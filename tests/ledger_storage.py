@@ -1,4 +1,4 @@
-"""Shared by the tests of the ledger storage: packets, small storages, a disk that fails."""
+"""Shared by tests of the ledger storage: packets, small storages, a disk that fails."""
 
 import asyncio
 import errno
@@ -33,21 +33,21 @@ SMALL = StorageOptions(
     index_cache_bytes=4000,
     index_open_files_max=2,
 )
-"""Everything is cut, rolled and evicted after a few entries."""
+"""Options that cut, roll and evict everything after a few entries."""
 
 
 ENGINES: tuple[EngineKind, ...] = ("db", "interleaved")
 
 
 class _Default:
-    """The engine of storages that a test makes without saying which."""
+    """Engine of storages that a test makes without naming one."""
 
     engine: EngineKind = "db"
 
 
 @contextmanager
 def default_engine(engine: EngineKind) -> Iterator[EngineKind]:
-    """Within, the storages made here are of this kind."""
+    """Make storages of this engine by default while the block runs."""
     before, _Default.engine = _Default.engine, engine
     try:
         yield engine
@@ -56,7 +56,7 @@ def default_engine(engine: EngineKind) -> Iterator[EngineKind]:
 
 
 def make_packet(ledger_id: int, entry_id: int, payload: bytes = b"") -> bytes:
-    """A packet with room for a digest, and no digest: the storage does not look at it."""
+    """Make a packet with room for a digest but none in it, which the storage does not check."""
     return PACKET_HEADER.pack(ledger_id, entry_id, entry_id - 1, 0) + bytes(4) + payload
 
 
@@ -67,7 +67,7 @@ def make_block(ledger_id: int, entry_ids: Sequence[int], payload: bytes = b"") -
 def add(
     storage: EntryStorage, ledger_id: int, entry_ids: Sequence[int], payload: bytes = b""
 ) -> None:
-    """Add entries to a ledger, which is made if it is not known."""
+    """Add entries to a ledger, and create the ledger if it is unknown."""
     if storage.state(ledger_id) is None:
         storage.put_state(ledger_id, STATE)
     storage.add(ledger_id, make_block(ledger_id, entry_ids, payload), entry_ids)
@@ -101,7 +101,7 @@ async def open_storage(
 
 
 def copy_as_after_a_crash(directory: Path, target: Path) -> Path:
-    """The files as they would be found after kill -9 now."""
+    """Copy the files as a start would find them after kill -9 now."""
     while True:
         before = _files(directory)
         try:
@@ -120,7 +120,7 @@ def _files(directory: Path) -> list[tuple[Path, int]]:
         try:
             found.append((path, path.stat().st_size))
         except FileNotFoundError:
-            continue  # removed while we looked: the next look will differ
+            continue  # removed since the listing: the next comparison will differ
     return found
 
 
@@ -129,7 +129,7 @@ def entry_logs(directory: Path) -> list[Path]:
 
 
 class FailingDisk(SystemDisk):
-    """A disk of which one writing call fails, the nth from when it was told so."""
+    """A disk on which one writing call fails: the nth after `calls_until_failure` is set."""
 
     def __init__(self) -> None:
         self.calls_until_failure: int | None = None
@@ -216,7 +216,7 @@ class _FailingFile:
 
 
 class HeldWorker(ThreadWorker):
-    """A worker whose calls wait until they are let go."""
+    """A worker whose calls can be held back until the test releases them."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -257,6 +257,6 @@ def storage_with(
 
 
 async def turn_loop(turns: int = 3) -> None:
-    """Let callbacks that are ready run."""
+    """Let ready callbacks run."""
     for _ in range(turns):
         await asyncio.sleep(0)

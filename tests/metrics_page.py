@@ -1,4 +1,4 @@
-"""The tables of docs/metrics.md, from what metrics say of themselves.
+"""Writes the tables of docs/metrics.md, from the declarations of the metrics.
 
 usage: python -m tests.metrics_page     # writes them into the page
 """
@@ -20,13 +20,13 @@ HOLDERS = {
     "bookie": (BOOKIE_PREFIX, BookieMetrics),
     "recovery": (RECOVERY_PREFIX, AutoRecoveryMetrics),
 }
-"""By the name of the table on the page."""
+"""Metrics of each table of the page, by its name."""
 
 TABLES = (*HOLDERS, *CATALOGUE, "bookkeeper")
 
 
 def table(name: str) -> str:
-    """One line per metric, in the order of their declaration."""
+    """Return a table: one line per metric, in the order of declaration."""
     lines = ["| metric | kind | meaning |", "|---|---|---|"]
     if name in CATALOGUE:
         lines += [f"| `{each.name}` | {each.kind} | {each.text} |" for each in CATALOGUE[name]]
@@ -40,7 +40,7 @@ def table(name: str) -> str:
 
 
 def table_on(page: str, name: str) -> str:
-    """The table that the page has now."""
+    """Return the table that the page has now."""
     found = _place(name).search(page)
     assert found, f"{PAGE} has lost its markers"
     return found[0]

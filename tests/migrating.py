@@ -1,5 +1,7 @@
-"""What tests of `magnetar migrate` share: a source with something of everything, the process that
-moves it, and the judgement of what official clients get at the target."""
+"""Shared by tests of `magnetar migrate`: a filled source, the migrating process, and the checks.
+
+The source has content of every kind. The checks compare what official clients get at the target.
+"""
 
 import json
 import threading
@@ -20,11 +22,11 @@ NAMESPACE = "acme/orders"
 EXIT_S = 120.0
 RECEIVE_MS = 30_000
 BULK = 10_000
-"""Messages of the topic that takes longest."""
+"""Number of messages of the largest topic."""
 
 
 class Cluster(HasHttp, Protocol):
-    """A server of either kind."""
+    """A server of either kind, Pulsar or Magnetar."""
 
     @property
     def url(self) -> str: ...
@@ -47,7 +49,7 @@ class FlightV2(Record):  # type: ignore[misc]
 
 FLIGHTS = (FlightV0, FlightV1, FlightV2)
 for _each in FLIGHTS:
-    _each.__name__ = "Flight"  # by which the client names the record
+    _each.__name__ = "Flight"  # the client names the record by it
 
 
 def topic(name: str, namespace: str = NAMESPACE) -> str:
@@ -77,7 +79,7 @@ class Migration:
         return self._process
 
     def start(self) -> None:
-        """Begin, or go on: then the state directory says with what."""
+        """Start the migration, or continue it: the state directory then has the options."""
         arguments = self._urls if self._starts == 0 else []
         self._starts += 1
         self._process = ServerProcess(
@@ -88,11 +90,11 @@ class Migration:
         self._process.wait_ready(EXIT_S)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill it with kill -9."""
         self.process.kill()
 
     def wait_exit(self, within_s: float = EXIT_S) -> int:
-        """Return the exit status, when the process ends by itself."""
+        """Wait until the process ends by itself, and return its exit status."""
         return self.process.wait_exit(within_s)
 
     @property
@@ -101,7 +103,7 @@ class Migration:
         return self.log_path.read_text()
 
     def messages(self, name: str) -> int:
-        """How many messages of a topic the state directory knows to be copied."""
+        """Return how many messages of a topic are copied, according to the state directory."""
         counts: dict[tuple[str, str], int] = {}
         for path in (self.state / "topics").glob(f"*{name}*.runs"):
             for line in path.read_text().splitlines():
@@ -118,14 +120,14 @@ class Migration:
 
 @dataclass
 class Content:
-    """What was put into the source, and what each subscription has to get at the target."""
+    """Content of the source, and what each subscription must get at the target."""
 
     client: pulsar.Client
     source: Cluster
     left: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
     """Payloads that a subscription has not acknowledged, by topic and subscription."""
     ordered: set[str] = field(default_factory=set)
-    """Topics in whose subscriptions everything comes in order."""
+    """Topics whose subscriptions get all messages in order."""
     namespace: str = NAMESPACE
 
     def publish(self, name: str, payloads: Iterable[bytes], **settings: Any) -> None:
@@ -153,7 +155,7 @@ class Content:
         *,
         partly: bool = False,
     ) -> None:
-        """Take all messages, acknowledge some one by one, and note the others."""
+        """Receive all messages, acknowledge some one by one, and note the others."""
         consumer = self.client.subscribe(
             topic(name, self.namespace),
             subscription,
@@ -173,7 +175,7 @@ class Content:
 
 
 def fill(content: Content) -> None:
-    """Put something of everything into the source."""
+    """Put content of every kind into the source."""
     source = content.source
     admin_roles = {"adminRoles": ["boss"], "allowedClusters": admin(source, "GET", "clusters")}
     call(source, "PUT", f"tenants/{TENANT}", admin_roles, expect=204)
@@ -213,14 +215,14 @@ def fill(content: Content) -> None:
 
 
 def consume_batches(content: Content) -> None:
-    """Acknowledge every fourth message of batches, which leaves no batch acknowledged whole."""
+    """Acknowledge every fourth message of the batches, which leaves no batch acknowledged whole."""
     content.consume(
         "batches", "holes", pulsar.ConsumerType.Shared, 300, lambda n: n % 4 == 0, partly=True
     )
 
 
 def policies(source: Cluster) -> None:
-    """Policies of the namespace and of topics, and permissions."""
+    """Set policies of the namespace and of topics, and permissions."""
     base = f"namespaces/{NAMESPACE}"
     retention = {"retentionTimeInMinutes": 600, "retentionSizeInMB": 100}
     call(source, "POST", f"{base}/retention", retention, expect=204)
@@ -234,7 +236,8 @@ def policies(source: Cluster) -> None:
 
 
 def chunks(content: Content) -> None:
-    """A message of several entries, before and behind which a subscription stands."""
+    """Publish a message of several entries, with a subscription at its start and a message after
+    it."""
     large = bytes(range(256)) * 40_000
     producer = content.client.create_producer(
         topic("chunks"), chunking_enabled=True, batching_enabled=False
@@ -250,7 +253,7 @@ def chunks(content: Content) -> None:
 
 
 def versions(content: Content) -> None:
-    """A topic with three versions of a schema."""
+    """Publish three versions of a schema to one topic."""
     for number, flight in enumerate(FLIGHTS):
         fields = {"number": str(number), "gate": "B7", "seat": "1A"}
         names = [name for name in fields if hasattr(flight, name)]
@@ -263,11 +266,12 @@ def versions(content: Content) -> None:
 
 
 class Live:
-    """A producer that publishes to the source until it is stopped; a consumer may use it too."""
+    """A producer that publishes to the source until it is stopped; a consumer may use the topic
+    too."""
 
     def __init__(self, client: pulsar.Client) -> None:
         self.sent = 0
-        # Longer than a source is away: a send that fails may be stored all the same.
+        # Longer than the source is away: a send that fails may be stored nevertheless.
         self._producer = client.create_producer(
             topic("live"), batching_enabled=False, send_timeout_millis=180_000
         )
@@ -289,12 +293,12 @@ class Live:
             self.sent += 1
 
     def advance(self, count: int = 100) -> None:
-        """Return when so many more are sent."""
+        """Wait until so many more messages are sent."""
         until = self.sent + count
         wait_until(lambda: self.sent >= until or not self._thread.is_alive())
 
     def stop(self) -> None:
-        """Send no more; the producer stays connected."""
+        """Stop sending; the producer stays connected."""
         self._is_stopped.set()
         self._thread.join()
 
@@ -304,7 +308,8 @@ class Live:
 
 
 def judge(content: Content, target: pulsar.Client) -> None:
-    """Every subscription gets at the target what it had left, with all that messages carry."""
+    """Check that every subscription gets its remaining messages at the target, with all
+    attributes."""
     for (name, subscription), expected in content.left.items():
         kind = (
             pulsar.ConsumerType.Shared if subscription == "holes" else pulsar.ConsumerType.Exclusive
@@ -331,7 +336,8 @@ def judge(content: Content, target: pulsar.Client) -> None:
 
 
 def judge_versions(source: Cluster, target: Cluster, client: pulsar.Client) -> None:
-    """The schemas have their numbers, and messages of all versions can be read."""
+    """Check that the schemas have their version numbers, and that messages of all versions can be
+    read."""
     path = f"schemas/{NAMESPACE}/typed/schemas"
     listed = [
         [
@@ -349,7 +355,7 @@ def judge_versions(source: Cluster, target: Cluster, client: pulsar.Client) -> N
 
 
 def judge_policies(target: Cluster) -> None:
-    """What was set at the source is set at the target."""
+    """Check that the policies of the source are set at the target."""
     found = admin(target, "GET", f"namespaces/{NAMESPACE}")
     assert found["retention_policies"] == {"retentionTimeInMinutes": 600, "retentionSizeInMB": 100}
     assert found["message_ttl_in_seconds"] == 86_400

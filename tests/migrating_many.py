@@ -1,8 +1,8 @@
-"""A migration at any size: topics of five kinds, several versions of schemas, subscriptions with
-holes, and kills of `magnetar migrate` on its way; and the judgement.
+"""A migration of any size, killed on the way: fills the source, moves it, and checks the target.
 
-`make migration-proof` moves 50 topics with 1,000,000 messages from an Apache Pulsar. Tests move
-less, from there and from a standalone of ours.
+Topics are of five kinds, with several versions of schemas, and subscriptions with holes. `make
+migration-proof` moves 50 topics with 1,000,000 messages from an Apache Pulsar. Tests move fewer,
+from there and from a standalone of Magnetar.
 """
 
 import json
@@ -24,22 +24,23 @@ from tests.waiting import wait_until
 NAMESPACE = "acme/many"
 _PARTITIONS = 3
 _RUN = 7
-"""So many messages in a row are acknowledged, and so many not: one of each key."""
+"""Length of the runs of messages that are acknowledged, and not acknowledged, in turn: one message
+of each key."""
 _WITHIN_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is moved."""
+    """Amount of content to move."""
 
     topics: int
     messages: int
-    """In all topics."""
+    """Number of messages in all topics together."""
     kills: int
 
     @property
     def of_topic(self) -> int:
-        """Messages of each topic."""
+        """Number of messages of each topic."""
         return self.messages // self.topics
 
 
@@ -102,7 +103,7 @@ def _is_acked(number: int) -> bool:
 
 
 def _plain(content: Content, name: str, count: int) -> None:
-    """Batches, of which nothing is acknowledged."""
+    """Fill a topic with batches, of which none is acknowledged."""
     content.client.subscribe(
         topic(name, NAMESPACE), "all", initial_position=pulsar.InitialPosition.Earliest
     ).close()
@@ -127,7 +128,7 @@ def _parted(content: Content, name: str, count: int) -> None:
 
 
 def _typed(content: Content, name: str, count: int) -> None:
-    """Three versions of a schema, one after the other."""
+    """Fill a topic with messages of three schema versions, one version after the other."""
     full_name = topic(name, NAMESPACE)
     content.client.subscribe(
         full_name, "all", initial_position=pulsar.InitialPosition.Earliest
@@ -148,7 +149,7 @@ def _typed(content: Content, name: str, count: int) -> None:
 
 
 def _judge(content: Content, source: Cluster, target: Cluster, client: pulsar.Client) -> None:
-    """Every subscription gets at the target what it had left, then what is published there."""
+    """Check that each subscription gets its remaining messages at the target, then new ones."""
     for (name, subscription), expected in content.left.items():
         full_name = topic(name, NAMESPACE)
         kind = (

@@ -1,9 +1,9 @@
-"""A process of moto's that keeps S3's word about conditional writes.
+"""A moto process that keeps S3's promise about conditional writes.
 
     python -m tests.moto_server HOST PORT
 
-moto looks whether an object is there and stores it later, in threads: on a busy machine two writers
-may both be told that they were first. S3 promises that one is.
+moto checks whether an object exists and stores it later, in threads: on a busy machine it may tell
+two writers that each was first. S3 promises that one is.
 """
 
 import sys
@@ -18,7 +18,7 @@ Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class OneFirst:
-    """Has conditional writes wait for each other."""
+    """Serializes conditional writes."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -32,7 +32,7 @@ class OneFirst:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     host, port = sys.argv[1], int(sys.argv[2])
     application = DomainDispatcherApplication(create_backend_app)
     run_simple(host, port, OneFirst(application), threaded=True)

@@ -1,14 +1,14 @@
-"""The whole proof, in stages: every test, every drill, long searches. Some hours.
+"""The whole proof, in stages: every test, every drill, long searches. Takes some hours.
 
     python -m tests.nightly [--again] [--list]
 
-Stages that mostly wait run beside the others from the beginning; what they print goes into a file,
-and is shown if they fail.
+Stages that mostly wait run beside the others from the beginning. Their output goes into a file, and
+is shown if they fail.
 
-A stage that has passed is not run again while no code changes, so that a night that was broken off
-goes on where it stopped: on another machine, too, if `tests/nightly.json` was committed. What
-counts as code is everything that git knows but words and records of runs; while something is not
-committed, nothing is remembered.
+A stage that has passed is not run again while no code changes. An interrupted night therefore
+continues where it stopped: on another machine, too, if `tests/nightly.json` was committed. Code is
+everything in git except documentation and records of runs. While some code is not committed,
+nothing is recorded.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from tests.processes import ROOT
 
 _MEMORY = ROOT / "tests" / "nightly.json"
 _RECORDS = ("proven.json", "durations.json", "nightly.json", "caught.json")
-"""What runs write down, stages of the night among them."""
+"""Files that runs write, the stages of the night among them."""
 _USED_SHARE_MAX = 0.93
-"""Of the disk of temporary files. Drills need some gigabytes there."""
+"""Largest used share of the disk of temporary files. Drills need some gigabytes there."""
 _LINES_SHOWN = 200
-"""The last lines of a stage that failed beside others."""
+"""Number of last lines to show of a failed stage that ran beside others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Stage:
     name: str
     make: tuple[str, ...]
     is_calm: bool = False
-    """Runs beside the others: such a stage takes an hour and a tenth of a processor."""
+    """Whether the stage runs beside the others: it takes an hour, and a tenth of a processor."""
 
 
 STAGES = (
@@ -86,28 +86,28 @@ class Memory:
     """The stages that have passed on the present code, kept in a file."""
 
     def __init__(self, path: Path, key: str | None) -> None:
-        """`key` stands for the code; None: it is not committed, and nothing is remembered."""
+        """`key` identifies the code; None: some code is not committed, and nothing is recorded."""
         self._path, self._key = path, key
         known = json.loads(path.read_text()) if path.exists() else {}
         self._passed: dict[str, float] = known.get(key, {}) if key is not None else {}
 
     def took_s(self, stage: Stage) -> float | None:
-        """Return how long a stage took that has passed; None: it has not."""
+        """Return how long a stage that has passed took; None if it has not passed."""
         return self._passed.get(" ".join(stage.make))
 
     def forget(self) -> None:
-        """Have all stages run again."""
+        """Forget all results, so that all stages run again."""
         self._passed.clear()
 
     def note(self, stage: Stage, took_s: float) -> None:
-        """Remember that a stage has passed. Other code is forgotten."""
+        """Record that a stage has passed. Results of other code are dropped."""
         if self._key is not None:
             self._passed[" ".join(stage.make)] = round(took_s)
             self._path.write_text(json.dumps({self._key: self._passed}, indent=1) + "\n")
 
 
 def key_of_code(root: Path) -> str | None:
-    """Return what stands for the code that is committed; None: something is not."""
+    """Return a hash of the committed code; None if some code is not committed."""
     if any(_is_code(line[3:]) for line in _git(root, "status", "--porcelain")):
         return None
     found = hashlib.sha256()
@@ -128,7 +128,8 @@ def _git(root: Path, *command: str) -> list[str]:
 
 
 def want_of_room(used_share: float) -> str | None:
-    """Say why drills would fail on a disk that is so full, in parts of 1; None: they would not."""
+    """Return why drills would fail on a disk with this used share, from 0 to 1; None if they would
+    not."""
     if used_share < _USED_SHARE_MAX:
         return None
     return (
@@ -139,7 +140,7 @@ def want_of_room(used_share: float) -> str | None:
 
 def _used_share() -> float:
     facts = os.statvfs(tempfile.gettempdir())
-    return 1 - facts.f_bavail / facts.f_blocks  # as bookies count: the system's reserve is used
+    return 1 - facts.f_bavail / facts.f_blocks  # as bookies count: the system's reserve is in use
 
 
 @dataclass(slots=True)
@@ -153,7 +154,7 @@ class _Beside:
     began_s: float
 
     def finish(self, memory: Memory) -> int:
-        """Wait for its end, and return its exit status."""
+        """Wait for the end of the stage, and return its exit status."""
         status = self.process.wait()
         took_s = time.monotonic() - self.began_s
         if status:
@@ -172,7 +173,7 @@ def run(
 ) -> int:
     """Run the stages that have not passed, up to the first that fails; return its exit status.
 
-    Calm ones are begun first, and brought to their end whatever becomes of the others.
+    Calm stages start first, and always run to their end.
     """
     todo: list[tuple[str, Stage]] = []
     for at, stage in enumerate(stages, start=1):
@@ -234,7 +235,7 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="The whole proof, in stages.")
     parser.add_argument("--again", action="store_true", help="also stages that have passed")
     parser.add_argument("--list", action="store_true", help="print the stages and end")

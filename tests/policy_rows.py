@@ -1,9 +1,9 @@
-"""The file of policies for the command line, from the broker's table.
+"""Generates the file of policies for the command line from the broker's table.
 
 usage: python -m tests.policy_rows     # writes deploy/magnetar/deploy/policy_rows.json
 
-A row has the names and verbs of the table's. The unit of a number is the end of its field's name;
-the parts of a value are those that its class gives a `CommandOption`. What is as usual is left out.
+A row has the names and verbs of the table. The unit of a number is the end of its field's name. The
+parts of a value are the fields with a `CommandOption` in its class. Default values are left out.
 """
 
 import json
@@ -18,7 +18,7 @@ _UNITS = {"ms": "ms", "s": "s", "minutes": "min", "bytes": "bytes", "mib": "MB"}
 
 
 def text() -> str:
-    """The file as it should be: a line per policy."""
+    """Return the expected content of the file: a line per policy."""
     rows = [json.dumps(_row(each)) for each in POLICIES if each.namespace or each.topic]
     return "[\n" + ",\n".join(rows) + "\n]\n"
 
@@ -53,12 +53,12 @@ def _parts(policy: Policy) -> Iterator[dict[str, Any]]:
 
 
 def _unit(field: str) -> str:
-    """What a number of a field counts; "": just that."""
+    """Return the unit of a field's number, by the field's name; "": a plain number."""
     return _UNITS.get(field.rpartition("_")[2], "")
 
 
 def _unusual(values: Mapping[str, Any], usual: Row | Part) -> dict[str, Any]:
-    """The values without those that are the defaults."""
+    """Return the values that differ from the defaults."""
     return {name: each for name, each in values.items() if each not in (getattr(usual, name), [])}
 
 

@@ -1,7 +1,7 @@
 """Server processes for tests and benchmarks: start, wait until ready, measure, kill.
 
-A server says when it is ready by a line of output; nothing here sleeps and looks again. All output
-goes to a log file as well, which the tests read for tracebacks.
+A server says that it is ready by a line of output; nothing here sleeps and polls. All output also
+goes to a log file, which the tests read for tracebacks.
 """
 
 import fcntl
@@ -34,20 +34,20 @@ _PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 class ServerFailedError(Exception):
-    """A server ended, or did not get ready in time; the message holds the end of its log."""
+    """A server ended, or was not ready in time; the message holds the end of its log."""
 
 
 _PORTS = (3_000, 10_000)
 _given_ports: set[int] = {port + number for port in FIRST_PORTS.values() for number in range(10)}
-"""Ports that servers take by themselves, and those that were given."""
+"""Default ports of servers, and ports that were given out."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, and none that was given before.
+    """Return ports that are free now and were not given out before.
 
     They lie below the ports that the system takes for outgoing connections and for sockets bound to
     port 0, and below those that `magnetar cluster` chooses. A port belongs to this process until it
-    ends: no other worker, and no other run on this machine, is given it meanwhile.
+    ends: no other worker, and no other run on this machine, gets it meanwhile.
     """
     ports: list[int] = []
     while len(ports) < count:
@@ -61,12 +61,12 @@ def free_ports(count: int) -> list[int]:
 
 @cache
 def _port_file() -> int:
-    """A file with a byte for each port. Never closed: that would give up the locks."""
+    """Open a file with a byte for each port. Never closed: that would release the locks."""
     return os.open(f"/tmp/magnetar-test-ports-{os.getuid()}", os.O_CREAT | os.O_RDWR, 0o600)
 
 
 def _is_reserved(port: int) -> bool:
-    """Whether the port is this process's own now: it holds a lock on the port's byte."""
+    """Reserve a port for this process by a lock on the port's byte. Return whether it succeeded."""
     try:
         fcntl.lockf(_port_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
@@ -78,17 +78,17 @@ MAGNETAR = "magnetar.deploy.cli"
 
 
 def magnetar_command(*arguments: str) -> list[str]:
-    """The `magnetar` command of this working tree, run by this interpreter."""
+    """Return the `magnetar` command of this working tree, run by this interpreter."""
     return python_command(MAGNETAR, *arguments)
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """`python -m MODULE ARGUMENTS`."""
+    """Return the command line `python -m MODULE ARGUMENTS`."""
     return [sys.executable, "-m", module, *arguments]
 
 
 def magnetar_environment() -> dict[str, str]:
-    """Environment of this process, with the working tree's components importable."""
+    """Return the environment of this process, with the working tree's components importable."""
     paths = [str(ROOT / component) for component in COMPONENTS]
     inherited = os.environ.get("PYTHONPATH")
     return {
@@ -98,7 +98,7 @@ def magnetar_environment() -> dict[str, str]:
 
 
 class Process(Protocol):
-    """What this module asks of a `subprocess.Popen`, or of what stands for one."""
+    """The part of `subprocess.Popen` that this module uses."""
 
     @property
     def pid(self) -> int: ...
@@ -109,16 +109,16 @@ class Process(Protocol):
 
 
 class Running(NamedTuple):
-    """A command that runs a module of Python."""
+    """A command that runs a Python module."""
 
     module: str
     arguments: list[str]
     network: str = ""
-    """Path of the network namespace that it runs in; empty: that of who starts it."""
+    """Path of the network namespace that it runs in; empty: that of the process that starts it."""
 
     @classmethod
     def of(cls, command: Sequence[str]) -> "Running | None":
-        """What such a command line says; None if it says something else."""
+        """Parse such a command line; None if it is not one."""
         network = ""
         if command[0] == "nsenter" and command[1].startswith("--net=") and command[2] == "--":
             network, command = command[1].removeprefix("--net="), command[3:]
@@ -132,24 +132,24 @@ _forks: list[Start] = []
 
 
 def fork_servers(start: Start) -> None:
-    """From now on start whatever is a module of Python by this, with an environment and standard
-    streams, and not by a new interpreter each (command_server.py)."""
+    """From now on start Python modules by this function, with an environment and standard streams,
+    instead of a new interpreter each (command_server.py)."""
     _forks[:] = [start]
 
 
 def resident_bytes_of(pid: int) -> int:
-    """Memory of a process."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
 def pss_bytes_of(pid: int) -> int:
-    """Proportional set size of a process: memory that it shares counts in parts."""
+    """Return the proportional set size of a process: shared memory counts in parts."""
     found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
     return int(found[1]) * 1024 if found else 0
 
 
 def descendants_of(pid: int) -> list[int]:
-    """The processes below one, in no order."""
+    """Return the descendants of a process, in no order."""
     found: list[int] = []
     for children in _of_threads(pid, "children"):
         try:
@@ -162,7 +162,7 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def _of_threads(pid: int, name: str) -> list[Path]:
-    """A file of each thread of a process; none if it is gone, or goes meanwhile."""
+    """Return a file of each thread of a process; none if the process is gone."""
     try:
         return list(Path(f"/proc/{pid}/task").glob(f"*/{name}"))
     except OSError:
@@ -170,8 +170,8 @@ def _of_threads(pid: int, name: str) -> list[Path]:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a thread of the process has not ended: with the last one go its ports. The first one
-    may be a zombie before the others."""
+    """Whether a thread of the process has not ended: the ports are free when the last one ends. The
+    first thread may be a zombie before the others."""
     for stat in _of_threads(pid, "stat"):
         try:
             state = stat.read_text().rpartition(")")[2].split()[0]
@@ -183,9 +183,10 @@ def _is_running(pid: int) -> bool:
 
 
 def cpu_s_of(pid: int) -> float:
-    """CPU seconds that a process has used so far, user and system, all threads that run.
+    """Return the CPU seconds that a process has used so far, user and system, over all running
+    threads.
 
-    By the scheduler's nanoseconds where the kernel counts them; else by its ticks of 10 ms.
+    Uses the scheduler's nanoseconds where the kernel counts them, else its ticks of 10 ms.
     """
     counted_ns = 0
     for schedule in _of_threads(pid, "schedstat"):
@@ -199,7 +200,7 @@ def cpu_s_of(pid: int) -> float:
 
 
 class ServerProcess:
-    """One running server; its output is kept in `log_path` (appended to, over restarts)."""
+    """One running server; its output is appended to `log_path`, over all its starts."""
 
     def __init__(
         self,
@@ -231,7 +232,7 @@ class ServerProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has said so, by now."""
+        """Whether the server has printed its ready line."""
         return self._ready_line is not None
 
     @property
@@ -240,10 +241,10 @@ class ServerProcess:
         return self._ready_line
 
     def wait_ready(self, timeout_s: float) -> float:
-        """Wait for the ready line; returns the seconds from the start of the process to it.
+        """Wait for the ready line; return the seconds from the start of the process to it.
 
         Raises:
-            ServerFailedError: the process ended first, or the time is over.
+            ServerFailedError: the process ended first, or was not ready in time.
         """
         if not self._ready.wait(timeout_s) or self._ready_line is None:
             self.kill()
@@ -253,15 +254,15 @@ class ServerProcess:
         return self._ready_s - self._started_s
 
     def wait_exit(self, timeout_s: float) -> int:
-        """Wait for the end of the process and of its output; returns the exit status."""
+        """Wait for the end of the process and of its output; return the exit status."""
         status = self._process.wait(timeout_s)
         self._drain.join(timeout_s)
         return status
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone, with the processes that it started.
+        """Send kill -9; wait until the process, and those that it started, are gone.
 
-        These end by themselves when it does, each in its own time; until then they have the ports.
+        The latter end by themselves after it, each in its own time; until then they hold the ports.
         """
         below = descendants_of(self.pid)
         self._process.kill()
@@ -273,8 +274,8 @@ class ServerProcess:
         )
 
     def terminate(self, timeout_s: float = 120) -> int:
-        """SIGTERM, and wait for the orderly end, for which a broker alone may take 30 s; kills if
-        there is none."""
+        """Send SIGTERM and wait for the orderly end, for which a broker alone may take 30 s. Kill
+        the process if it does not end."""
         self._process.send_signal(signal.SIGTERM)
         try:
             return self.wait_exit(timeout_s)
@@ -286,7 +287,7 @@ class ServerProcess:
         return resident_bytes_of(self.pid)
 
     def cpu_s(self) -> float:
-        """CPU seconds used so far, user and system, all threads."""
+        """Return the CPU seconds used so far, user and system, over all threads."""
         return cpu_s_of(self.pid)
 
     def _read_output(self) -> None:
@@ -299,7 +300,7 @@ class ServerProcess:
                     self._ready_s = time.monotonic()
                     self._ready_line = line
                     self._ready.set()
-        self._ready.set()  # End of output: nobody needs to wait any longer.
+        self._ready.set()  # end of output: nobody needs to wait any longer
 
 
 def start(
@@ -308,10 +309,11 @@ def start(
     *,
     takes_errors: bool = False,
 ) -> tuple[Process, IO[str]]:
-    """A running process, and what it says. A module of Python is forked (`fork_servers`).
+    """Start a process; return it and its output. A Python module is forked if `fork_servers` was
+    called.
 
     Args:
-        takes_errors: its standard error is read, too, and not this process's.
+        takes_errors: whether its standard error is part of the output, instead of this process's.
     """
     if environment is None:
         environment = magnetar_environment()

@@ -1,14 +1,14 @@
-"""Costly proofs that need no repetition as long as what they depend on is the same.
+"""Costly proofs that need no repetition while their dependencies do not change.
 
 Two kinds of tests are keyed by a hash of their sources: those of Spark, and replays of mutations
-(`tests/simulation/mutations`). `proven.json` has the keys with which they passed last. `--changed`
-leaves out tests whose key is the one in that file; `make test` passes it, `ALL=1` does not, and
-`make nightly` runs all of them and writes the keys anew (`--record-proven`).
+(`tests/simulation/mutations`). `proven.json` has the keys of their last pass. `--changed` leaves
+out tests whose key equals the one in that file. `make test` passes it, `ALL=1` does not, and `make
+nightly` runs all of them and rewrites the keys (`--record-proven`).
 
-A key covers what a test is about, not everything that could break it: a mutation's key has the
-files that it changes, Spark's key the package and the modules that it imports itself. The nightly
-run is there for the rest. Of Python files it covers the code, not docstrings, comments and layout:
-better words prove nothing anew.
+A key covers what a test is about, not everything that could break it. A mutation's key has the
+files that it changes; Spark's key has the package and the modules that it imports itself. The
+nightly run covers the rest. Of Python files a key covers the code, not docstrings, comments and
+layout: they prove nothing new.
 """
 
 import ast
@@ -38,13 +38,13 @@ _FAMILIES = (LEDGERS, CLUSTERS, STORAGE, GEO, SCALABLE)
 
 
 def is_proven(name: str) -> bool:
-    """Whether the proof passed with the sources as they are."""
+    """Whether the proof passed with the present sources."""
     recorded = _recorded().get(name)
     return recorded is not None and recorded == key_of(name)
 
 
 def key_of(name: str) -> str:
-    """The key of a proof: `spark`, or `FAMILY/MUTATION` as in `clusters/trims_early`."""
+    """Return the key of a proof: `spark`, or `FAMILY/MUTATION` as in `clusters/trims_early`."""
     if name == SPARK:
         return _spark_key()
     family, _, mutation = name.partition("/")
@@ -52,8 +52,8 @@ def key_of(name: str) -> str:
 
 
 def record(names: Iterable[str]) -> None:
-    """Write the keys of proofs that have just passed. Others keep theirs, but for those of
-    mutations that there are no more."""
+    """Write the keys of proofs that have just passed. Keep the keys of others, except of mutations
+    that no longer exist."""
     recorded = _recorded() | {name: key_of(name) for name in names}
     keys = {name: key for name, key in recorded.items() if name in _all_names()}
     FILE.write_text(json.dumps(keys, indent=0, sort_keys=True) + "\n")
@@ -66,7 +66,7 @@ def _all_names() -> frozenset[str]:
 
 
 def key_of_files(paths: Iterable[Path], *more: str) -> str:
-    """A hash over names of files below the root, the code in them, and further texts."""
+    """Return a hash over names of files below the root, the code in them, and further texts."""
     found = hashlib.sha256()
     for path in sorted(set(paths)):
         found.update(f"{path.relative_to(ROOT)}\n".encode())
@@ -78,7 +78,7 @@ def key_of_files(paths: Iterable[Path], *more: str) -> str:
 
 @cache
 def _code_of(path: Path) -> bytes:
-    """The syntax tree of a Python file without its docstrings; another file as it is."""
+    """Return the syntax tree of a Python file without docstrings; of another file, its content."""
     if path.suffix != ".py":
         return path.read_bytes()
     tree = ast.parse(path.read_bytes())
@@ -105,9 +105,9 @@ def _recorded() -> dict[str, str]:
 
 @cache
 def _replay_keys(family: str) -> dict[str, str]:
-    """The keys of all replays of a family. A key covers the files that hold what the mutation
-    changes, the file that has the mutation, and what once caught it."""
-    # Simulators are not imported by runs that have nothing to do with them.
+    """Return the keys of all replays of a family. A key covers the files with the code that the
+    mutation changes, the file of the mutation, and the run that once caught it."""
+    # Imported here: runs without simulations do not need the simulators.
     from tests.simulation import mutate as ledgers
     from tests.simulation.cluster import mutate as clusters
     from tests.simulation.cluster.mutations.registry import mutation as cluster_mutation
@@ -143,7 +143,7 @@ def _spark_key() -> str:
 
 
 def _imports_of(file: Path) -> Iterable[Path]:
-    """The files of the product that a file imports."""
+    """Yield the files of the product that a file imports."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{each.name}" for each in node.names)]

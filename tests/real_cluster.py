@@ -1,8 +1,8 @@
 """A cluster of real processes with a real ZooKeeper: start, kill, pause and restart one by name.
 
-The servers are those that `magnetar cluster` would start (the same plan), but nobody looks after
-them: what a test kills stays dead until the test starts it again. Names are `zookeeper-1`,
-`bookie-1`, `broker-1`, `autorecovery-1`.
+The servers are those that `magnetar cluster` would start (the same plan), but without supervision:
+a killed server stays dead until the test starts it again. Names are `zookeeper-1`, `bookie-1`,
+`broker-1`, `autorecovery-1`.
 
     with RealCluster(tmp_path / "cluster", bookies=4, brokers=2) as cluster:
         client = pulsar.Client(cluster.url("broker-1"))
@@ -60,13 +60,14 @@ class RealCluster:
         prefixes: Mapping[str, Sequence[str]] | None = None,
         hosts: Mapping[str, str] | None = None,
     ) -> None:
-        """
+        """Plan the cluster; entering the context starts it.
+
         Args:
-            zookeeper_url: of a server that runs already, with a path of its own; `zookeepers` is 0
-                then.
-            environment: for all servers, on top of this process's.
+            zookeeper_url: URL of a server that runs already, with a path of its own; `zookeepers`
+                does not count then.
+            environment: variables for all servers, on top of this process's.
             arguments: kind (`broker`) or name (`broker-1`) -> further arguments of the command.
-            prefixes: name -> what the command is run by, as `ip netns exec NAME`.
+            prefixes: name -> command that runs the server, as `ip netns exec NAME`.
             hosts: name -> the address it listens on; default: loopback.
         """
         self.directory = directory
@@ -85,8 +86,8 @@ class RealCluster:
             directory.resolve(),
             shape,
             quorum=chosen,
-            # Ours until this process ends. Chosen as `magnetar cluster` does, another worker could
-            # find one free as well, before its server listens.
+            # Reserved for this process until it ends. Chosen as by `magnetar cluster`, a port could
+            # also look free to another worker, before its server listens.
             ports={
                 name: dict(zip(PORTS[kind], free_ports(len(PORTS[kind])), strict=True))
                 for name, kind in shape.names()
@@ -143,14 +144,14 @@ class RealCluster:
         return next(server for server in self.plan.servers if server.name == name)
 
     def process(self, name: str) -> ServerProcess:
-        """The last process of a server, running or not."""
+        """Return the last process of a server, running or not."""
         return self._processes[name]
 
     def log_path(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"
 
     def log_text(self, name: str) -> str:
-        """All that the server printed so far, over all its starts."""
+        """Return everything that the server printed so far, over all its starts."""
         return self.log_path(name).read_text()
 
     def is_running(self, name: str) -> bool:
@@ -158,7 +159,7 @@ class RealCluster:
         return process is not None and process.returncode is None
 
     def zookeeper_leader(self) -> str:
-        """Name of the ensemble's server that leads; '' if none says so now."""
+        """Return the name of the ensemble's leader; '' if no server says that it leads."""
         import asyncio
 
         from magnetar.deploy.zookeeper import four_letter_word
@@ -174,11 +175,12 @@ class RealCluster:
     # Doing
 
     def add_arguments(self, name: str, *arguments: str) -> None:
-        """Have a server that does not run yet get further arguments, such as say its own ports."""
+        """Add arguments for a server that does not run yet, such as some that name its own
+        ports."""
         self._arguments[name] = [*self._arguments.get(name, ()), *arguments]
 
     def start_all(self) -> None:
-        """Start what does not run, lowest tier first, the servers of a tier side by side."""
+        """Start the servers that do not run, lowest tier first, those of a tier side by side."""
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         for kind in (Kind.ZOOKEEPER, Kind.BOOKIE, Kind.BROKER, Kind.AUTORECOVERY):
             tier = [each.name for each in self.plan.of_kind(kind) if not self.is_running(each.name)]
@@ -188,12 +190,12 @@ class RealCluster:
                 self.wait_ready(name)
 
     def start(self, name: str, timeout_s: float = READY_TIMEOUT_S) -> float:
-        """Start one server; returns the seconds until it was ready."""
+        """Start one server; return the seconds until it was ready."""
         self.launch(name)
         return self.wait_ready(name, timeout_s)
 
     def launch(self, name: str) -> None:
-        """Start one server and do not wait."""
+        """Start one server without waiting."""
         assert not self.is_running(name), f"{name} runs already"
         server = self.server(name)
         more = [*self._arguments.get(server.kind, ()), *self._arguments.get(name, ())]
@@ -208,29 +210,29 @@ class RealCluster:
         return self._processes[name].wait_ready(timeout_s)
 
     def kill(self, name: str) -> None:
-        """kill -9, and wait until it is gone."""
+        """Send kill -9, and wait until the server is gone."""
         self._processes[name].kill()
 
     def pause(self, name: str) -> None:
-        """SIGSTOP, of all its processes: a ZooKeeper server's Java process, too."""
+        """Send SIGSTOP to all processes of a server, such as a ZooKeeper server's Java process."""
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
+        """Send SIGCONT to all processes of a server."""
         self._signal(name, signal.SIGCONT)
 
     def terminate(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM; returns the exit status after the orderly end."""
+        """Send SIGTERM; return the exit status after the orderly end."""
         return self._processes[name].terminate(timeout_s)
 
     def restart(self, name: str) -> float:
-        """SIGTERM, orderly end, start; returns the seconds until it was ready."""
+        """Stop a server in order and start it; return the seconds until it was ready."""
         status = self.terminate(name)
         assert status == 0, f"{name} ended with {status}"
         return self.start(name)
 
     def kill_all(self) -> None:
-        """kill -9 of all that runs, paused or not; highest tier first."""
+        """Send kill -9 to all running servers, paused or not; highest tier first."""
         for server in reversed(self.plan.servers):
             if self.is_running(server.name):
                 self.kill(server.name)

@@ -1,4 +1,4 @@
-"""Servers that speak S3 for tests: moto, and one that answers what a test wants."""
+"""Servers that speak S3 for tests: moto, and one whose answers the test chooses."""
 
 import asyncio
 import re
@@ -36,12 +36,12 @@ class S3Server:
         assert self._http.request("PUT", f"{self.endpoint}/{name}").status == 200
 
     def keys(self, bucket: str) -> list[str]:
-        """The first thousand keys of a bucket."""
+        """Return the first thousand keys of a bucket."""
         answer = self._http.request("GET", f"{self.endpoint}/{bucket}?list-type=2")
         return re.findall(r"<Key>([^<]*)</Key>", answer.data.decode())
 
     def unfinished_uploads(self, bucket: str) -> int:
-        """Multipart uploads that were neither completed nor aborted."""
+        """Return the number of multipart uploads that were neither completed nor aborted."""
         answer = self._http.request("GET", f"{self.endpoint}/{bucket}?uploads")
         return answer.data.count(b"<Upload>")
 
@@ -62,7 +62,7 @@ class Request(NamedTuple):
 
 
 def answer(status: int, body: bytes = b"", *, length: int | None = None, **headers: str) -> bytes:
-    """Return the bytes of an answer. `length`: what it says to be its length, if not the truth."""
+    """Return the bytes of an answer. `length`: a Content-Length other than the true one."""
     fields = {
         "Content-Length": str(len(body) if length is None else length),
         "Last-Modified": "Sat, 01 Feb 2025 00:00:00 GMT",
@@ -75,7 +75,7 @@ def answer(status: int, body: bytes = b"", *, length: int | None = None, **heade
 
 
 def refusal(status: int, code: str, message: str = "", more: str = "") -> bytes:
-    """Return the bytes of an error as S3 says it; `more`: further elements of it."""
+    """Return the bytes of an error in S3's form; `more`: further elements of it."""
     text = f"<Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>"
     return answer(status, text.encode(), Content_Type="application/xml")
 
@@ -84,8 +84,8 @@ def refusal(status: int, code: str, message: str = "", more: str = "") -> bytes:
 async def answering(
     reply: Callable[[Request], Awaitable[bytes]], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
-    """Serve HTTP with what `reply` returns, each time on a connection that ends with the answer.
-    Gives the endpoint."""
+    """Serve HTTP with the answers of `reply`, each on a connection that ends with the answer.
+    Yields the endpoint."""
     connections: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -103,7 +103,7 @@ async def answering(
             writer.write(await reply(Request(method, target, headers, body)))
             await writer.drain()
         except (OSError, EOFError):
-            pass  # The client gave up.
+            pass  # the client gave up
         finally:
             connections.discard(task)
             writer.close()

@@ -1,8 +1,9 @@
 """The share of an exhaustive test that a run takes: another one each day, and all of it at night.
 
-`make test` takes one of so many steps or cases, `make nightly` all of them. Which one changes with
-the day, so that days in a row try all. A run that failed says its number; MAGNETAR_SAMPLE=number
-takes the same share again. Under CI, which judges changes, it is the same every time.
+`make test` takes one of every so many steps or cases, `make nightly` all of them. The choice
+changes with the day, so that days in a row try all. A failed run prints its number;
+MAGNETAR_SAMPLE=number repeats its share. Under CI, which judges changes, the share is always the
+same.
 """
 
 import os
@@ -17,7 +18,7 @@ _DAY_S = 24 * 60 * 60
 
 
 def choose_sample() -> None:
-    """Settle which share this run takes, for its workers too: a day may end meanwhile."""
+    """Choose the share of this run, for its workers too: the day may end meanwhile."""
     day = 0 if os.environ.get("CI") else int(time.time() // _DAY_S)
     os.environ.setdefault(_VARIABLE, str(day))
 
@@ -27,12 +28,13 @@ def sample_number() -> int:
 
 
 def sample_command() -> str:
-    """How to take the share of this run again."""
+    """Return how to repeat the share of this run."""
     return f"the same ones by {_VARIABLE}={sample_number()} make test, all by make nightly"
 
 
 def sampled(cases: Sequence[tuple[object, ...]], *, every: int) -> list[ParameterSet]:
-    """Arguments of a test, case by case: one of `every` is for today, the others for the night."""
+    """Return the arguments of a test, case by case: one of `every` runs today, the others at
+    night."""
     today = sample_number() % every
     return [
         pytest.param(

@@ -1,8 +1,8 @@
-"""A file system of a few megabytes, to be filled by a test.
+"""A file system of a few megabytes, for tests that fill it.
 
-It is a tmpfs, and there are three ways to one. Who may mount, mounts it. Another user gets it in a
-mount namespace of its own, which a process keeps alive and into which servers are started
-(`command_prefix`). Where neither is allowed, as in most containers, /dev/shm is a small tmpfs.
+It is a tmpfs, made in one of three ways. A user with the right to mount mounts it. Another user
+gets it in a mount namespace, which a process keeps alive and in which servers are started
+(`command_prefix`). Where neither is allowed, as in most containers, a small /dev/shm is used.
 """
 
 import os
@@ -18,18 +18,18 @@ _CHUNK = bytes(1 << 16)
 
 
 class SmallDisk:
-    """Context manager. `path` is where servers see it, `path_here` where the test does."""
+    """A small disk, as a context manager. Servers see it at `path`, the test at `path_here`."""
 
     def __init__(self, path: Path, *, size_bytes: int, beside: "SmallDisk | None" = None) -> None:
-        """`size_bytes` is the most it takes; /dev/shm may be smaller.
+        """`size_bytes` is its largest size; /dev/shm may be smaller.
 
-        `beside`: a disk that is in use, and that the same servers shall see.
+        `beside`: another disk in use that the same servers must see.
         """
         self.path = path
         self.path_here = path
         self.command_prefix: list[str] = list(beside.command_prefix) if beside else []
         self._root_here: Path = beside._root_here if beside else Path("/")
-        """Where the test finds the root of the servers' file systems."""
+        """Root of the servers' file systems, as the test sees it."""
         self._is_mounted = False
         self._size_bytes = size_bytes
         self._undo = ExitStack()
@@ -56,16 +56,16 @@ class SmallDisk:
         self._undo.close()
 
     def fill(self) -> None:
-        """Leave not a byte free. Done again, it takes what was given back meanwhile."""
+        """Leave not a byte free. A repeated call takes space that was freed meanwhile."""
         if self._is_mounted:
-            # What a smaller disk cannot take needs no memory.
+            # Shrink it first: space that it does not have needs no memory to fill.
             self._remount(shutil.disk_usage(self.path_here).used)
         with (self.path_here / "ballast").open("ab", buffering=0) as ballast:
             try:
                 while True:
                     ballast.write(_CHUNK)
             except OSError:
-                pass  # No space left on device: as wanted.
+                pass  # no space left on device: as intended
 
     def make_room(self) -> None:
         """Undo `fill`."""
@@ -89,7 +89,7 @@ class SmallDisk:
         return True
 
     def _remount(self, size_bytes: int) -> None:
-        """Change the size; nothing happens if more than that is in use by now."""
+        """Change the size; without effect if more than that is in use by now."""
         options = f"remount,size={max(size_bytes, 1 << 20)}"
         command = [*self.command_prefix, "mount", "-o", options, str(self.path)]
         subprocess.run(command, capture_output=True, check=False)
@@ -110,7 +110,7 @@ class SmallDisk:
         if holder.stdout.readline() != "mounted\n":
             holder.communicate()
             return False
-        self._undo.callback(holder.communicate, "\n")  # It ends, and the namespace with it.
+        self._undo.callback(holder.communicate, "\n")  # ends the holder, and the namespace with it
         self._is_mounted = True
         self._root_here = Path(f"/proc/{holder.pid}/root")
         self.path_here = self._root_here / self.path.relative_to("/")

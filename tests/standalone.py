@@ -14,10 +14,11 @@ from tests.processes import (
 
 READY_TIMEOUT_S = 120.0
 _PATIENCE = {"MAGNETAR_LEDGER_REQUEST_TIMEOUT_S": "30"}
-"""A sync that stalls makes no second ledger, where tests count them. A test may set its own."""
+"""Request timeout that lets no stalled sync start a second ledger, where tests count ledgers. A
+test may set its own."""
 
 EXCEPTION_MARKS = ("Traceback", '"exc_type"', "never retrieved", "Exception in callback")
-"""How a traceback looks in a log for people, in a JSON log, and as asyncio reports it."""
+"""Marks of a traceback in a log for people, in a JSON log, and in asyncio's reports."""
 
 
 class Standalone:
@@ -36,10 +37,14 @@ class Standalone:
         command_prefix: Sequence[str] = (),
         ports: tuple[int, int] | None = None,
     ) -> None:
-        """`settings` of the broker, by their names in the environment behind `MAGNETAR_BROKER_`;
-        `environment`: further variables, by their whole names.
-        `command_prefix` runs the server some other way, as in a namespace (small_disk.py).
-        `ports`: binary and HTTP, for clients that know no others; else free ones."""
+        """Make a server; `start` starts it.
+
+        Args:
+            settings: settings of the broker, by their names after `MAGNETAR_BROKER_`.
+            environment: further variables, by their whole names.
+            command_prefix: command that runs the server, as in a namespace (small_disk.py).
+            ports: binary and HTTP port, for clients that know no others; default: free ones.
+        """
         self.directory = directory
         self.log_path = directory.with_name(directory.name + ".log")
         self.port, self.http_port = ports or free_ports(2)
@@ -51,7 +56,7 @@ class Standalone:
         self._command_prefix = list(command_prefix)
         self._process: ServerProcess | None = None
         self.ready_s = 0.0
-        """How long the last start took."""
+        """Duration of the last start, in seconds."""
 
     def __enter__(self) -> "Standalone":
         self.start()
@@ -84,7 +89,7 @@ class Standalone:
         return self._process
 
     def start(self, timeout_s: float = READY_TIMEOUT_S) -> float:
-        """Start the server; returns the seconds until it was ready."""
+        """Start the server; return the seconds until it was ready."""
         self._process = ServerProcess(
             [
                 *self._command_prefix,
@@ -106,22 +111,22 @@ class Standalone:
         return self.ready_s
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send kill -9."""
         self.process.kill()
 
     def terminate(self) -> int:
-        """SIGTERM; returns the exit status after the orderly end."""
+        """Send SIGTERM; return the exit status after the orderly end."""
         return self.process.terminate()
 
     def assert_log_clean(self) -> None:
-        """No unexpected exception was logged, by any of the processes so far."""
+        """Check that none of the processes so far logged an unexpected exception."""
         text = self.log_text()
         for mark in EXCEPTION_MARKS:
             at = text.find(mark)
             assert at < 0, f"the log holds {mark}: {text[max(0, at - 500) : at + 3000]}"
 
     def log_text(self) -> str:
-        """Everything the server printed so far, over all its restarts."""
+        """Return everything that the server printed so far, over all its restarts."""
         return self.log_path.read_text()
 
 

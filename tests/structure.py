@@ -1,14 +1,14 @@
-"""The import graph of the product: who imports whom in a circle, and what runs back up.
+"""The import graph of the product: its circular imports, and imports that point up.
 
     python -m tests.structure [--arrows]
 
-A circle is modules that import each other, over however many others. Imports for types alone count,
-and those within functions: a part that knows the whole it belongs to can reach anything of it. A
-circle that is not among `CIRCLES` is a failure, and so is one of these that is gone or has grown.
+A circle is a set of modules that import each other, directly or over others. Imports for types
+alone count, and those within functions: a part that knows its whole can reach anything in it. A
+circle that is not in `CIRCLES` is a failure, and so is a listed one that is gone or has grown.
 
-The same holds of arrows between the folders of the broker that run against `LAYERS`, and of `BACK`;
-`--arrows` lists these. The graph is import-linter's, whose contracts in pyproject.toml say which
-component may import which.
+Likewise, imports between the folders of the broker that point up against `LAYERS` must be in
+`BACK`; `--arrows` lists these. The graph is import-linter's, whose contracts in pyproject.toml say
+which component may import which.
 """
 
 import argparse
@@ -25,15 +25,15 @@ _CACHE = Path(__file__).resolve().parent.parent / ".import_linter_cache"
 _BROKER = "magnetar.broker."
 
 Graph = Mapping[str, AbstractSet[str]]
-"""What each module imports."""
+"""Imports of each module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A circle that there still is."""
+    """A known circle."""
 
     around: str
-    """A module that is in it."""
+    """A module of the circle."""
     modules_max: int
     reason: str
 
@@ -64,11 +64,11 @@ BACK: Mapping[tuple[str, str], str] = {
     ("policies", "cluster"): "a namespace is made with its bundles, and goes with its partitions",
     ("policies", "schemas"): "a namespace that is forced away takes its schemas along",
 }
-"""Arrows that run back up nevertheless, and why."""
+"""Imports that point up nevertheless, and why."""
 
 
 def product_graph() -> Graph:
-    """The imports of all components."""
+    """Return the imports of all components."""
     graph = grimp.build_graph(
         *(f"magnetar.{component}" for component in COMPONENTS), cache_dir=str(_CACHE)
     )
@@ -76,14 +76,14 @@ def product_graph() -> Graph:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """The modules that reach each other, sorted; the smallest circles first."""
+    """Return the modules that reach each other, sorted; the smallest circles first."""
     importers: dict[str, set[str]] = {name: set() for name in graph}
     for name, imported in graph.items():
         for each in imported:
             importers[each].add(name)
     found: list[list[str]] = []
     left = set(graph)
-    # Whoever is left last cannot be reached by those before, but within a circle (Kosaraju).
+    # A module that ended last is reached by earlier ones only within a circle (Kosaraju).
     for name in reversed(_by_end(graph)):
         if name in left:
             circle = _reached(name, importers, left)
@@ -94,7 +94,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def _by_end(graph: Graph) -> list[str]:
-    """All modules, each behind those that a walk from it came to first."""
+    """Return all modules, each after those that a walk from it reached first."""
     ended: list[str] = []
     seen: set[str] = set()
     for start in sorted(graph):
@@ -124,7 +124,7 @@ def _reached(start: str, graph: Graph, among: AbstractSet[str]) -> set[str]:
 
 
 def faults(found: Iterable[Sequence[str]], known: Iterable[Known]) -> list[str]:
-    """What is wrong with the circles that were found, in words."""
+    """Describe what is wrong with the circles that were found."""
     said: list[str] = []
     left = list(known)
     for circle in found:
@@ -155,7 +155,7 @@ class Arrows:
 
 
 def arrows(graph: Graph, layers: Sequence[str]) -> Arrows:
-    """Imports between the folders of the broker in a graph."""
+    """Return the imports between the folders of the broker in a graph."""
     depths = {name: depth for depth, name in enumerate(layers)}
     found = {
         (_folder(name), _folder(each))
@@ -171,7 +171,7 @@ def arrows(graph: Graph, layers: Sequence[str]) -> Arrows:
 
 
 def wrong_arrows(found: Arrows, known: Iterable[tuple[str, str]]) -> list[str]:
-    """What is wrong with the arrows that were found, in words."""
+    """Describe what is wrong with the imports that were found."""
     excused = set(known)
     said = [f"{low} imports {high}, which is above it" for low, high in found.back - excused]
     said += [f"{name} is in no layer" for name in found.unplaced]
@@ -181,12 +181,12 @@ def wrong_arrows(found: Arrows, known: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _folder(module: str) -> str:
-    """Right below the broker: a folder, or a file that is in none."""
+    """Return the folder of a module right below the broker, or its file if it is in none."""
     return module.removeprefix(_BROKER).partition(".")[0]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """What the module's text says; 1 if something is wrong."""
+    """Print circles and arrows; return 1 if any is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.structure")
     parser.add_argument("--arrows", action="store_true", help="list what runs back up")
     options = parser.parse_args(arguments)

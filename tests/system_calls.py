@@ -1,6 +1,6 @@
-"""What a process asks of the kernel, as strace tells it: which bytes and names are on the disk.
+"""System calls of a process, recorded by strace: which bytes and names are safely on the disk.
 
-Files are looked at by their paths. What is written is *wet* until a sync that began later has
+Files are identified by their paths. Written bytes are *wet* until a sync that began later has
 succeeded; a name is *wet* from its creation or renaming until its directory is synced.
 """
 
@@ -29,23 +29,23 @@ ADVICE = "The test needs strace: sh deploy/bootstrap/strace.sh"
 
 
 class Call(NamedTuple):
-    """One system call; it begins and ends at lines of the trace, others may lie between."""
+    """One system call. Its start and end are lines of the trace; others may lie between."""
 
     thread: int
     name: str
     path: str
-    """Of the file, the directory, the new name; `TCP` for a connection."""
+    """Path of the file or directory, or the new name; `TCP` for a connection."""
     source: str
-    """The old name."""
+    """The old name of a rename."""
     is_new: bool
-    """The file may have been made by it."""
+    """Whether the call may have created the file."""
     begun: int
     ended: int
 
 
 def strace(trace: Path, command: Iterable[str]) -> list[str]:
-    """A command line that runs another one and writes down what it does. Its process id is that
-    of the command itself, so that whoever starts it can kill it."""
+    """Return a command line that runs another command and records its system calls. The process id
+    is that of the command itself, so that the caller can kill it."""
     program = shutil.which("strace")
     if program is None:
         pytest.fail(ADVICE)
@@ -54,7 +54,7 @@ def strace(trace: Path, command: Iterable[str]) -> list[str]:
 
 
 def calls_in(trace: Path) -> list[Call]:
-    """Calls that succeeded, by their ends."""
+    """Return the calls that succeeded, in the order of their ends."""
     return list(_calls(trace.read_text(errors="replace").splitlines()))
 
 
@@ -92,13 +92,14 @@ def _call(thread: int, name: str, arguments: str, begun: int, ended: int) -> Cal
 
 
 class DiskState:
-    """What is safe at a line of the trace; `follow` takes the calls in the order of their ends."""
+    """What is safely on the disk at a line of the trace; `follow` takes the calls in the order of
+    their ends."""
 
     def __init__(self) -> None:
         self._written: dict[str, int] = {}
-        """Files with wet bytes: the end of the last write."""
+        """Files with wet bytes -> the end of the last write."""
         self._named: dict[str, int] = {}
-        """Wet names: the end of the call that made them."""
+        """Wet names -> the end of the call that made them."""
         self._known: set[str] = set()
 
     def follow(self, call: Call) -> None:
@@ -121,7 +122,7 @@ class DiskState:
             self._known.add(call.path)
 
     def wet(self, paths: Iterable[str]) -> list[str]:
-        """What of these files a power cut could take."""
+        """Return what a power cut could take of these files."""
         found = []
         for path in paths:
             if path in self._written:

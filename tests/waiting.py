@@ -1,8 +1,8 @@
-"""Waiting for conditions: the one place where tests look, wait a little, and look again.
+"""Waiting for conditions: the one place where tests poll.
 
-Where something tells of the change (an event, a watch, a condition variable), wait for that
-instead. On a busy machine a test waits longer and passes; one whose condition never holds says
-which it was. The first looks come quickly, later ones leave the machine to what is waited for.
+If something signals the change (an event, a watch, a condition variable), wait for that instead. On
+a busy machine a test waits longer and passes; a failed wait names the condition that never held.
+Polls are frequent at first, then rarer, to leave the machine to the awaited work.
 """
 
 import asyncio
@@ -11,16 +11,16 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 WAIT_S = 30.0
-"""Nothing that a test waits for takes this long, unless it never comes."""
+"""Default time limit in seconds: longer than any awaited change takes, unless it never comes."""
 LOOK_S_MIN = 0.001
 LOOK_S_MAX = 0.05
 
 
 def wait_until(is_so: Callable[[], bool], what: str = "", *, within_s: float = WAIT_S) -> None:
-    """Look until it is so.
+    """Poll until a condition holds.
 
     Raises:
-        AssertionError: it was not, `within_s` long.
+        AssertionError: the condition did not hold within `within_s`.
     """
     deadline_s = time.monotonic() + within_s
     pauses_s = _pauses_s()
@@ -32,11 +32,10 @@ def wait_until(is_so: Callable[[], bool], what: str = "", *, within_s: float = W
 async def until(
     is_so: Callable[[], bool | Awaitable[bool]], what: str = "", *, within_s: float = WAIT_S
 ) -> None:
-    """Wait on an event loop, which goes on meanwhile, until a condition holds; it may be a
-    coroutine.
+    """Wait until a condition holds, which may be a coroutine; the event loop runs meanwhile.
 
     Raises:
-        AssertionError: it was not so, `within_s` long.
+        AssertionError: the condition did not hold within `within_s`.
     """
     pauses_s = _pauses_s()
     try:
@@ -48,9 +47,9 @@ async def until(
 
 
 async def settle(turns: int = 20) -> None:
-    """Let everything that is ready run: callbacks, and tasks that wait for nothing.
+    """Run everything that is ready: callbacks, and tasks that wait for nothing.
 
-    These are turns of the event loop, and no wait: nothing depends on how long they take.
+    It takes turns of the event loop instead of sleeping: nothing depends on how long they take.
     """
     for _ in range(turns):
         await asyncio.sleep(0)

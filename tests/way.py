@@ -2,20 +2,20 @@
 
     python -m tests.way [message] [retention] [--json]
 
-A reader of the code has to open these files, so we keep their number low. There are two walks:
+A reader of the code must open these files, so their number is kept low. There are two walks:
 
 message    one SEND to a loaded topic, until its receipt, through broker, ledger client and bookie
-retention  a namespace's retention is set by HTTP, until it counts for a topic that is loaded
+retention  a namespace's retention is set by HTTP, until it applies to a loaded topic
 
-Of the second walk, a part is what every change by HTTP crosses: the server, who may do it, the
-metadata store. The same listener hears the change of a tenant, and the files that this has in
-common with the walk are told apart (`~` in the list): the rest is what is there for policies.
+Part of the second walk is common to every change by HTTP: the server, the authorization, the
+metadata store. The same listener hears the change of a tenant. The files that both have in common
+are marked (`~` in the list); the rest are there for policies.
 
 Each walk runs in a whole standalone in this process, with one bookie and its data in memory. A
 profiler notes the file of every Python function that is called, on every thread. The same requests
-come a few times before, so that imports, first ledgers and caches are done with, and a file counts
-if each of several requests calls something in it: what runs by a timer does not. Nor does a file
-of constants or types, of which nothing is called.
+run a few times before, so that imports, first ledgers and caches are done. A file counts if each of
+several requests calls a function in it: timers do not count, nor do files of constants or types,
+which are not called.
 """
 
 import argparse
@@ -57,22 +57,22 @@ _MEASURED = 3
 
 
 class Footprints:
-    """The files of the product in which something is called while it listens."""
+    """The files of the product in which a function is called while it listens."""
 
     def __init__(self) -> None:
         self._heard: list[set[str]] = []
         self._folders = tuple(str(_ROOT / each / "magnetar") + "/" for each in COMPONENTS)
         self._listens = False
         self.ordinary: set[str] = set()
-        """The files that something else crosses as well, with which a walk is compared."""
+        """Files of ordinary changes, with which a walk is compared."""
 
     def files(self) -> set[str]:
-        """The files that it heard each time it listened."""
+        """Return the files heard each time it listened."""
         return set.intersection(*self._heard)
 
     @contextmanager
     def in_new_threads(self) -> Iterator[None]:
-        """Listen on the threads that start meanwhile, too: Python 3.11 reaches no others."""
+        """Listen on threads that start meanwhile, too: Python 3.11 can reach no others."""
         threading.setprofile(self._hear)
         try:
             yield
@@ -80,7 +80,7 @@ class Footprints:
             threading.setprofile(None)
 
     def these_are_ordinary(self) -> None:
-        """What was heard until now is no walk, but what one is compared with."""
+        """Take what was heard so far as ordinary: later walks are compared with it."""
         self.ordinary, self._heard = self.files(), []
 
     @contextmanager
@@ -102,14 +102,15 @@ class Footprints:
 
 
 class Publisher:
-    """A producer on a socket. It takes frames apart by itself: no file counts because of it."""
+    """A producer on a socket. It parses frames by itself, so that no file of the product counts
+    because of it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     @classmethod
     async def connect(cls, port: int) -> "Publisher":
-        """A publisher to `_TOPIC`, which is loaded then."""
+        """Connect a publisher to `_TOPIC`, which loads the topic."""
         made = cls(*await asyncio.open_connection(_HOST, port))
         connect = pb.CommandConnect(client_version="way", protocol_version=20)
         made._send(encode_command(BaseCommand(type=BaseCommand.CONNECT, connect=connect)))
@@ -120,7 +121,7 @@ class Publisher:
         return made
 
     async def publish(self, frame: bytes) -> None:
-        """Send one message; returns with its receipt."""
+        """Send one message; return with its receipt."""
         self._send(frame)
         await self._receive(BaseCommand.SEND_RECEIPT)
 
@@ -131,7 +132,7 @@ class Publisher:
         self._writer.write(frame)
 
     async def _receive(self, kind: "BaseCommand.Type") -> None:
-        """Receive a frame: its size, the size of its command, both four bytes, and the command."""
+        """Receive a frame: its size and its command's size, four bytes each, then the command."""
         size = int.from_bytes(await self._reader.readexactly(4), "big")
         body = await self._reader.readexactly(size)
         command = BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
@@ -160,7 +161,7 @@ def _send_frame(sequence_id: int) -> bytes:
 
 
 async def walk_of_retention(broker: Broker, footprints: Footprints) -> None:
-    """Set the retention of a namespace, and note the files until it counts for a loaded topic."""
+    """Set the retention of a namespace, and note the files until it applies to a loaded topic."""
     publisher = await Publisher.connect(broker.port)
     (topic,) = [each for each in broker.services.topics.loaded if str(each.name) == _TOPIC]
 
@@ -213,11 +214,11 @@ class Crossed(NamedTuple):
 
     lines: int
     is_ordinary: bool
-    """Something else crosses it as well, with which the walk is compared."""
+    """Whether ordinary changes cross the file as well."""
 
 
 def files_of(walk: str) -> dict[str, Crossed]:
-    """The files of one walk, from the root of the project."""
+    """Return the files of one walk, relative to the root of the project."""
     footprints = Footprints()
     memory = _MEMORY if _MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="way-", dir=memory) as data:
@@ -243,7 +244,7 @@ async def _run(walk: Walk, footprints: Footprints, data: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """What the module's text says."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.way")
     parser.add_argument("walk", nargs="*", help=f"of {', '.join(WALKS)}; all, if none is given")
     parser.add_argument("--json", action="store_true", help="files by walk, for programs")

@@ -1,4 +1,4 @@
-"""Docstrings that cannot stand alone: those that need the line above, or the name beside them.
+"""Finds docstrings that cannot stand alone: they need the line above, or the name beside them.
 
     python -m tests.words --report
 
@@ -50,7 +50,7 @@ def shape_of(docstring: str) -> str | None:
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of the docstrings of a module, its classes, functions and attributes."""
+    """Yield line and text of the docstrings of a module, its classes, functions and attributes."""
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         if not isinstance(body, list):
@@ -66,7 +66,8 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def leanings(folder: Path) -> Iterator[Leaning]:
-    """The docstrings below a folder that cannot stand alone, in the order of files and lines."""
+    """Yield the docstrings below a folder that cannot stand alone, in the order of files and
+    lines."""
     for path in sorted(folder.rglob("*.py")):
         if path.name.endswith("_pb2.py"):
             continue

@@ -34,7 +34,7 @@ class ZooKeeper:
         self._process.wait_ready(_READY_TIMEOUT_S)
 
     def kill(self) -> None:
-        """kill -9; the Java process ends with the command that started it."""
+        """Send kill -9; the Java process ends with the command that started it."""
         assert self._process is not None
         self._process.kill()
 

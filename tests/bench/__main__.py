@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: see bench.py."""
+"""Runs the benchmarks: `python -m tests.bench` (bench.py)."""
 
 from tests.bench.bench import main
 

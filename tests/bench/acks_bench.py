@@ -1,10 +1,10 @@
-"""Very many acknowledgements with a hole after each: the broker's memory and its processor time.
+"""Very many acknowledgements with a hole after each: the broker's memory and processor time.
 
-A consumer acknowledges every second message and holds back the one before it, so that no two
-acknowledgements are next to each other, and the cursor's first gap never closes. Of a Shared
-subscription, whose limits on unacknowledged messages are lifted, the broker also knows at whom each
-held message is. Acknowledgements come in groups, as clients send them, or one by one, which is the
-most that a client can ask for.
+A consumer acknowledges every second message and holds back the one before it. No two acknowledged
+messages are adjacent, and the cursor's first gap never closes. For a Shared subscription, whose
+limits on unacknowledged messages are lifted, the broker also knows which consumer holds each
+message. Acknowledgements come in groups, as clients send them, or one by one, the most work that a
+client can cause.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from tests.http_calls import admin
 _MEMORY_MB_MAX: Final = 200
 _CPU_S_MAX: Final = 1.0
 _ACKS: Final = 100_000
-"""The processor time is for so many."""
+"""Number of acknowledgements that the processor time refers to."""
 _BYTES: Final = 100
 _TOPIC: Final = "persistent/public/default/acks"
 
@@ -39,7 +39,7 @@ _CASES: Final = (_Case("Shared", 100), _Case("Shared", 1), _Case("Exclusive", 1)
 
 
 class AcksBench:
-    """Adds its figures to the report."""
+    """Measures the acknowledgements; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -47,7 +47,7 @@ class AcksBench:
         self._acks = 1_000_000 if self._is_full else 20_000
 
     def acks(self) -> None:
-        """Each case with a subscription, and a broker, of its own."""
+        """Measure each case, in full runs on a fresh broker, with a subscription of its own."""
         topic = _TOPIC.replace("/", "://", 1)
         messages = 2 * self._acks
         cases = _CASES if self._is_full else _CASES[:1]

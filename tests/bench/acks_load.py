@@ -1,8 +1,8 @@
 """A consumer that acknowledges every second message and holds the others back, slice by slice.
 
-After each slice: what the broker has used of the processor for its acknowledgements, the save of
-the cursor included, and how much memory it has. An answer to the last command of a slice says that
-all of them were taken.
+For each slice it reports the processor time that the broker used for the acknowledgements, the save
+of the cursor included, and the broker's memory. The answer to the last command of a slice shows
+that the broker took all of them.
 
 usage: python -m tests.bench.acks_load PORT BROKER_PID TOPIC MESSAGES TYPE AT_ONCE SLICES SETTLE_S
 """
@@ -27,7 +27,7 @@ _TIMEOUT_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One slice: so many acknowledgements, the broker's seconds for them, its memory after it."""
+    """One slice: its acknowledgements, the broker's CPU seconds for them, the broker's memory."""
 
     acks: int
     cpu_s: float
@@ -51,7 +51,7 @@ class _Consumer(LeanClient):
         self._arrived.set()
 
     async def receive(self, count: int) -> list[bytes]:
-        """The ids of so many more messages."""
+        """Receive so many more messages; return their ids."""
         self.transport.write(encode_flow(0, count))
         async with asyncio.timeout(_TIMEOUT_S):
             while len(self.ids) < count:
@@ -61,7 +61,7 @@ class _Consumer(LeanClient):
         return ids
 
     async def acknowledge(self, ids: list[bytes], at_once: int) -> None:
-        """Return when the broker has taken all of them."""
+        """Acknowledge messages; return when the broker has taken all of them."""
         frames: list[bytes] = []
         for first in range(0, len(ids), at_once):
             body = _HEAD + b"".join([b"\x1a" + each for each in ids[first : first + at_once]])

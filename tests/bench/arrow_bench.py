@@ -1,12 +1,12 @@
-"""Reading topics by `magnetar.arrow`: rows per second of one worker and of two processes, of raw
-values and of decoded AVRO, beside the SDK's consumer on the same topic; and what memory it takes.
+"""Reading topics by `magnetar.arrow`: rows per second and memory, beside the SDK's consumer.
 
-The server runs beside it on the same processors, and is asked for blocks of a megabyte only. Beside
-the gain of two processes stands what all processors would give if each row took as much of them as
-it takes with one worker, its part of the server included.
+Reads raw values and decoded AVRO, with one worker and with two processes. The server shares the
+processors; each request asks it for a block of one megabyte. The report compares the gain of two
+processes with the gain that all processors would give if each row took as much of them as with one
+worker, the server's part included.
 
-Where nothing else needs these processors, two programs with a partition each show how reading
-scales: they read the same values out of a directory of objects, and no server takes part.
+To show how reading scales without a server, two programs read one partition each from a directory
+of objects.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _ROWS, _ROWS_QUICK = 10_000_000, 300_000
 _RAW_MIN, _AVRO_MIN, _RATIO_MIN = 1_000_000, 400_000, 1.7
 _MEMORY_BYTES = 128 << 20
 _RESIDENT_BYTES_MAX = _MEMORY_BYTES + (200 << 20)
-"""The limit, and what Python, pyarrow and numpy take by themselves."""
+"""The limit, and the memory of Python, pyarrow and numpy."""
 
 _BATCH = 1_000
 _AT_ONCE = 100_000
@@ -69,7 +69,7 @@ _ORDER: Final = {
 
 
 class ArrowBench:
-    """Adds its figures to the report."""
+    """Measures reads by `magnetar.arrow`; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -78,7 +78,7 @@ class ArrowBench:
         self._repeats = 3 if is_full else 1
 
     def arrow(self) -> None:
-        """Raw values, then AVRO; then raw values from objects, without a server."""
+        """Measure raw values, then AVRO, then raw values from objects without a server."""
         store = self._report.directory / "arrow-objects"
         store.mkdir(parents=True)
         config = self._report.directory / "arrow.toml"
@@ -219,7 +219,7 @@ class ArrowBench:
         )
         assert found["rows"] == self._rows, (found["rows"], self._rows)
         used_s = cpu_s_of(server.process.pid) - before_s
-        # Once more than it is measured: the first time is to warm up.
+        # One more read than those measured: the first one warms up.
         found["server_cpu_s_per_row"] = used_s / (self._rows * (self._repeats + 1))
         return found
 

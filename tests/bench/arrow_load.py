@@ -1,9 +1,9 @@
-"""`python -m tests.bench.arrow_load JSON`: reads a topic by `magnetar.arrow` and throws it away;
-prints JSON.
+"""Reads a topic by `magnetar.arrow` and discards it: `python -m tests.bench.arrow_load JSON`.
 
-The argument says what to do: `arguments` of `read`, `topic`, `repeats`, and `processors` that the
-process and its workers are pinned to. The first read warms caches and is not told. Rows per second
-of processor time, of this process and its workers, are what a core of its own would give.
+The argument has `arguments` of `read`, `topic`, `repeats`, and `processors` that the process and
+its workers are pinned to. Prints JSON. The first read warms caches and is not reported. Rows per
+second of processor time, of this process and its workers, are the rate that a core of its own would
+give.
 """
 
 import json
@@ -41,14 +41,15 @@ def main() -> None:
 
 
 def _read_once(work: dict[str, Any]) -> tuple[int, float]:
-    """Rows and seconds."""
+    """Read the topic once; return rows and seconds."""
     started_s = time.perf_counter()
     rows = sum(batch.num_rows for batch in read(work["topic"], **work["arguments"]))
     return rows, time.perf_counter() - started_s
 
 
 def _cpu_s() -> float:
-    """Processor time so far, of workers that have ended too; those of earlier reads do."""
+    """Return the processor time so far, with ended workers included; those of earlier reads have
+    ended."""
     for each in threading.enumerate():
         if each.name.startswith("arrow-"):
             each.join()
@@ -57,7 +58,7 @@ def _cpu_s() -> float:
 
 
 def _resident_peak_bytes() -> int:
-    """The most memory that this process has had; of its workers each counts for itself."""
+    """Return the peak memory of this process; its workers are not included."""
     with open("/proc/self/status") as status:
         found = next(line for line in status if line.startswith("VmHWM:"))
     return int(found.split()[1]) * _KILO

@@ -1,8 +1,9 @@
-"""What this machine does with Magnetar: `make bench`.
+"""Benchmarks of Magnetar on this machine: `make bench`.
 
 Each load runs several times, each time between two runs of the yardstick (ceiling.py) of the same
-shape; the figure is the median, and so is its ratio to the yardstick. Processes as in production:
-three bookies, a broker, a client. One JSON object goes to stdout, a table for people to stderr.
+shape. The figure is the median, and so is its ratio to the yardstick. Processes are as in
+production: three bookies, a broker, a client. One JSON object goes to stdout, a table for people to
+stderr.
 
 usage: python -m tests.bench [--quick] [--only WORD] [--dir DIR]
 """
@@ -50,7 +51,7 @@ _SETTLE_S = 2.0
 
 
 class Bench:
-    """Broker and standalone; each measurement adds its figures to the report."""
+    """Measures broker and standalone; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -58,8 +59,10 @@ class Bench:
         self._effort = effort
 
     def publish(self) -> None:
-        """Unbatched through the broker: by a client that costs nothing, then by the SDK; and
-        reading it all back, each time right after."""
+        """Measure unbatched publishing through the broker, and reading it back right after.
+
+        A client that costs next to nothing publishes first, then the SDK.
+        """
         effort = self._effort
         by_sdk: list[float] = []
         catch_up: list[float] = []
@@ -112,7 +115,7 @@ class Bench:
         )
 
     def publish_batched(self) -> None:
-        """Small messages in batches of a thousand."""
+        """Measure small messages in batches of a thousand."""
         effort = self._effort
         with ProcessCluster(self._directory / "batched") as cluster:
             paired = measure(
@@ -137,7 +140,7 @@ class Bench:
         self._report.add_rate("publish, 100 B in batches of 1000", paired, target=1_000_000)
 
     def publish_one_by_one(self) -> None:
-        """One message in flight: what one durable publish takes."""
+        """Measure one message in flight: the latency of a durable publish."""
         effort = self._effort
         count = effort.single_messages
         p99s: list[float] = []
@@ -165,7 +168,7 @@ class Bench:
         )
 
     def standalone(self) -> None:
-        """Start, idle, and restart with data."""
+        """Measure start, idle, and restart with data."""
         starts: list[float] = []
         for number in range(self._effort.repeats):
             with Standalone(self._directory / f"standalone-{number}") as server:
@@ -201,12 +204,12 @@ class Bench:
 
 
 def _pass_time(seconds: float) -> None:
-    """Time that has to pass by itself: idleness is what is measured."""
+    """Let time pass: idleness is measured."""
     threading.Event().wait(seconds)
 
 
 def main() -> None:
-    """Measure and print. Ends with status 0 also when a target is missed: the figures say so."""
+    """Measure and print. Ends with status 0 even if a target is missed: the figures show it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -214,7 +217,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="WORD", help="measurements whose name holds the word")
     parser.add_argument("--dir", type=Path, help="parent of the data folder (default: temporary)")
     arguments = parser.parse_args()
-    # The client's log belongs to a person; killed bookies make it say a lot.
+    # Log lines would hide the figures; killed bookies cause many.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     wait_for_the_disk()
     machine = describe_machine()
@@ -260,7 +263,7 @@ def main() -> None:
             replication.replication,
             replication.replication_of_clusters,
         ):
-            # Of the loop is told whatever loaded it.
+            # The event loop figure covers all loads that ran, so it is always reported.
             is_wanted = arguments.only is None or arguments.only in measurement.__name__
             if is_wanted or measurement == storage.storage_event_loop:
                 measurement()

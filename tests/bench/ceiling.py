@@ -1,11 +1,11 @@
-"""The yardstick: a ledger of three synced copies with nothing but the bare work.
+"""The yardstick: a ledger of three synced copies, reduced to the bare work.
 
 Three processes append every entry to a journal, one `writev` + `fdatasync` per group, and answer.
-One writer keeps a number of entries in flight, computes a CRC32C per entry, and counts an entry as
-done when two of the three answered for it and for everything before it. There is no index, no
-recovery, no check of what arrives: it is what Python can do at most here, and the other figures are
-ratios to it. What a machine does varies by the minute, so measure it right beside the figure it is
-to judge.
+One writer keeps a number of entries in flight and computes a CRC32C per entry. An entry is done
+when two of the three have answered for it and for everything before it. There is no index, no
+recovery, no check of what arrives. This is the most that Python can do here; the other figures are
+ratios to it. The speed of a machine varies by the minute, so measure the yardstick right beside the
+figure that it judges.
 
 usage: python -m tests.bench.ceiling [--entries N] [--size BYTES] [--in-flight N] [--json]
 """
@@ -35,20 +35,20 @@ COPIES = 3
 ACK_QUORUM = 2
 
 _ADD = struct.Struct(">IqqqI")
-"""Bytes that follow this field, ledger, entry, last add confirmed, CRC32C of the payload."""
+"""Number of the following bytes, ledger, entry, last add confirmed, CRC32C of the payload."""
 _LENGTH_BYTES = 4
 _ACK = struct.Struct(">qqI")
-"""Ledger, entry, status. Acks have one size, so that they need no length."""
+"""Ledger, entry, status. Acks have one size, so they need no length."""
 _WRITEV_BUFFERS_MAX = 1024
 _JOIN_BYTES_MAX = 8192
-"""Larger payloads are not copied together: the copy costs more than the vector."""
+"""Largest payload that is joined into one buffer: above it, the copy costs more than the vector."""
 _WRITE_BUFFER_BYTES_MAX = 64 << 20
 _LEDGER_ID = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """One measurement."""
+    """Result of one measurement."""
 
     entries: int
     size: int
@@ -61,7 +61,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    """The adds of one network read: whole frames, and what the answer to them will be."""
+    """The adds of one network read: whole frames, and the answer to them."""
 
     frames: list[bytes]
     transport: asyncio.Transport
@@ -69,7 +69,7 @@ class _Received:
 
 
 class _Journal(threading.Thread):
-    """Writes and syncs whatever has gathered while the disk was busy with the group before."""
+    """Writes and syncs the frames that gathered during the previous sync."""
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(daemon=True)
@@ -133,7 +133,8 @@ class _BookieConnection(asyncio.Protocol):
 
 
 class _Writer:
-    """Keeps `in_flight` entries outstanding at three bookies; a result when all are done."""
+    """Keeps `in_flight` entries outstanding at three bookies; `done` is set when all are
+    confirmed."""
 
     def __init__(self, *, entries: int, size: int, in_flight: int) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,7 +149,7 @@ class _Writer:
         self._sent_s: dict[int, float] = {}
 
     def pump(self) -> None:
-        """Send as many entries as the window takes: one write per bookie."""
+        """Send as many entries as the window takes, with one write per bookie."""
         payload = self._payload
         limit = min(self._entries, self._last_add_confirmed + 1 + self._in_flight)
         parts: list[bytes] = []
@@ -173,7 +174,7 @@ class _Writer:
     def on_acks(self, entry_ids: Sequence[int]) -> None:
         acks = self._acks
         for entry_id in entry_ids:
-            if entry_id in acks:  # The third answer comes after the entry is done.
+            if entry_id in acks:  # the third answer comes after the entry is done
                 acks[entry_id] += 1
         now = time.perf_counter()
         at = self._last_add_confirmed + 1
@@ -186,7 +187,7 @@ class _Writer:
             if not self.done.done():
                 self.done.set_result(None)
         elif self._next - at <= max(0, self._in_flight * 3 // 4 - 1):
-            # A quarter of the window at a time: groups keep their size, writes stay few.
+            # Refill a quarter of the window at a time: groups keep their size, writes stay few.
             self.pump()
 
 
@@ -242,7 +243,7 @@ async def _write(ports: Sequence[int], *, entries: int, size: int, in_flight: in
 def measure(
     *, entries: int = 50_000, size: int = 1024, in_flight: int = 1000, directory: Path | None = None
 ) -> Ceiling:
-    """Start three bookies with their journals below `directory`, write, stop them.
+    """Start three bookies with their journals below `directory`, write the entries, stop them.
 
     Raises:
         RuntimeError: a bookie ended before it listened.

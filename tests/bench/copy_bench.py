@@ -1,7 +1,7 @@
-"""How fast the ledgers of a lost bookie come back: `python -m tests.bench.copy_bench`.
+"""Speed of re-replication of a lost bookie's ledgers: `python -m tests.bench.copy_bench`.
 
-Bookies are processes; the worker runs in this one, as in a process of its own. `copy_rate` is for
-whoever has a cluster already.
+Bookies are processes. The worker runs in this process, as it would in one of its own. Callers that
+have a cluster already use `copy_rate`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _IN_FLIGHT = 1000
 
 @dataclass(frozen=True, slots=True)
 class CopyFigures:
-    """What one recovery took."""
+    """Duration and counts of one recovery."""
 
     seconds: float
     metrics: WorkerMetrics
@@ -63,7 +63,7 @@ async def copy_rate(
     *,
     settings: WorkerSettings | None = None,
 ) -> CopyFigures:
-    """Publish the ledgers as lacking a bookie that is gone, and repair them."""
+    """Publish the ledgers as lacking a lost bookie, and repair them."""
     clock = SystemClock()
     worker = Worker(
         client,
@@ -85,7 +85,7 @@ async def copy_rate(
 
 
 async def fill(client: LedgerClient, *, ledgers: int, entries: int, entry_bytes: int) -> list[int]:
-    """Closed ledgers of (3, 3, 2) with entries of one size."""
+    """Write closed ledgers of (3, 3, 2) with entries of one size; return their ids."""
     payload = random.Random(5).randbytes(entry_bytes)
     ledger_ids = []
     for _ in range(ledgers):
@@ -101,7 +101,7 @@ async def fill(client: LedgerClient, *, ledgers: int, entries: int, entry_bytes:
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
-    """Look every 10 ms until it is so: a measured time ends with the look."""
+    """Poll every 10 ms until a condition holds, to measure when it did."""
     while not is_so():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -115,7 +115,7 @@ async def _run(url: str, cluster: ProcessCluster, options: argparse.Namespace) -
     ledger_ids = await fill(
         client, ledgers=options.ledgers, entries=options.entries, entry_bytes=options.entry_bytes
     )
-    # "ready bookie://HOST:PORT ...": the id of a bookie that was given no other.
+    # "ready bookie://HOST:PORT ...": also the id of a bookie without a given one.
     victim = cluster.servers[0].ready_line.split()[1].removeprefix("bookie://")
     cluster.servers[0].kill()
     await store.delete(f"/ledgers/available/{victim}")

@@ -1,8 +1,9 @@
-"""How long one client holds the event loop: thousands of members of one thing come, and go at once.
+"""How long one client holds the event loop when thousands of members join or leave something at
+once.
 
-A broker runs in this process, on a loop and thread of its own, with a probe on it; clients speak
-the binary protocol from another thread. `cpu_max` is what the loop's thread computed in its longest
-turn, which hardly depends on what else the machine does.
+A broker runs in this process, on a loop and thread of its own, with a probe on it. Clients speak
+the binary protocol from another thread. `cpu_max` is the processor time of the loop's thread in its
+longest turn, which hardly depends on other work of the machine.
 
 usage: python -m tests.bench.crowds [--members N] [--only SCENE]
 """
@@ -31,11 +32,12 @@ _SETTLE_S = 1.0
 _WATCHERS_PER_CONNECTION = 100
 _TOPICS_WATCHED = 20
 _SHARE_OF_UNKNOWN = 4
-"""Of the members; what the acknowledgements cost grows by the product."""
+"""Divisor of the members: the cost of these acknowledgements grows with the product of both
+counts."""
 _NO_PING_MS = 3_600_000
 _TRANSACTION_MS_MIN = 10_000
 _TRANSACTION_MS_EACH = 5
-"""All are begun before the first times out."""
+"""Timeout per member, in ms: all transactions begin before the first one times out."""
 _TOPIC = "persistent://public/default/crowd-"
 _TYPES = {
     "shared": pb.CommandSubscribe.Shared,
@@ -51,7 +53,7 @@ SETTINGS = {
     "unacked_per_consumer_max": 0,
     "unacked_per_subscription_max": 0,
 }
-"""Of the broker."""
+"""Settings of the broker."""
 
 
 class Crowds:
@@ -64,7 +66,7 @@ class Crowds:
         self.figures: dict[str, dict[str, float]] = {}
 
     async def consumers(self, name: str) -> None:
-        """Measure consumers: they come in groups, and go with their connection."""
+        """Measure consumers: they subscribe in groups, and leave with their connection."""
         client = await self._client()
 
         def subscribe(number: int) -> None:
@@ -94,7 +96,8 @@ class Crowds:
         await self._come_and_go("producers", client, produce, BaseCommand.PRODUCER_SUCCESS)
 
     async def watchers(self) -> None:
-        """Watchers of one namespace, on as many connections as that takes; topics come."""
+        """Measure watchers of one namespace, on as many connections as needed, while topics are
+        created."""
         per_connection = min(self._members, _WATCHERS_PER_CONNECTION)
         clients = [await self._client() for _ in range(self._members // per_connection)]
         self._take()
@@ -125,8 +128,11 @@ class Crowds:
         self._note("watchers go")
 
     async def pending(self, name: str) -> None:
-        """Messages that one consumer has and does not acknowledge: they go to another one when it
-        leaves, come back to that one, and are acknowledged in one command, twice."""
+        """Measure messages that one consumer holds without acknowledging.
+
+        They move to another consumer when it leaves, are redelivered there, and are acknowledged in
+        one command, twice.
+        """
         topic = f"{_TOPIC}pending-{name}"
         client, other = await self._client(), await self._client()
         await client.subscribe(topic, subType=_TYPES[name], consumer_name="a")
@@ -155,7 +161,7 @@ class Crowds:
         while len(ids) < self._members:
             ids.append((await other.next(BaseCommand.MESSAGE)).message.message_id)
         self._note(f"pending of {name} come again")
-        # In no order: neighbours would be one range.
+        # Out of order: neighbours would form one range.
         ids = [*ids[::2], *ids[1::2]]
         for what in ("are acknowledged", "are acknowledged again"):
             other.send(
@@ -172,7 +178,8 @@ class Crowds:
         await other.close()
 
     async def unknown_acknowledgements(self) -> None:
-        """One of many consumers acknowledges, in one command, what nobody has."""
+        """Measure one of many consumers acknowledging, in one command, messages that nobody
+        holds."""
         client, topic = await self._client(), f"{_TOPIC}unknown"
         members = self._members // _SHARE_OF_UNKNOWN
         for first in range(0, members, _AT_ONCE):
@@ -215,7 +222,7 @@ class Crowds:
         self._take()
 
     async def transactions(self) -> None:
-        """Transactions of one coordinator that are begun, and end at once by their timeout."""
+        """Measure transactions of one coordinator that begin, and end at once by their timeout."""
         client, topic = await self._client(), f"{_TOPIC}transactions"
         await client.produce(topic)
         timeout_ms = _TRANSACTION_MS_MIN + _TRANSACTION_MS_EACH * self._members
@@ -290,7 +297,7 @@ class Crowds:
 
 
 def _on(broker: Broker, call: Callable[[], Any]) -> Any:
-    """What a call on the broker's own loop gives."""
+    """Return the result of a call on the broker's own loop."""
     loop = broker._loop
     assert loop is not None
     done = threading.Event()
@@ -332,7 +339,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--members", type=int, default=_MEMBERS)
     parser.add_argument("--only", default="", help="what the names of scenes begin with")
     options = parser.parse_args(arguments)
-    # A full collection would walk the client's objects too; a server plans its own.
+    # A full collection would walk the client's objects too; a server schedules its own.
     gc.disable()
     with Broker(settings={"broker": SETTINGS}) as broker:
         figures = asyncio.run(measure(broker, options.members, options.only))

@@ -1,4 +1,4 @@
-"""What deduplication costs: the same publishing, to topics with and without it, in turns."""
+"""Cost of deduplication: publishing to topics with and without it, in turns."""
 
 import itertools
 
@@ -9,11 +9,11 @@ from tests.cluster import ProcessCluster
 from tests.http_calls import admin
 
 _SHARE_MIN = 0.9
-"""Of the rate without deduplication that is left with it."""
+"""Least share of the rate without deduplication that must remain with it."""
 
 
 class DeduplicationBench:
-    """Unbatched messages through a broker."""
+    """Measures unbatched messages through a broker."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -25,7 +25,7 @@ class DeduplicationBench:
 
         def publish(*, deduplicates: bool) -> float:
             topic = f"dedup-{next(numbers)}"
-            # The topic is there, and has its policy, before the rate is taken.
+            # The topic exists, with its policy, before the rate is measured.
             _produce(cluster.url, topic, messages=1)
             _set_policy(cluster, topic, deduplicates=deduplicates)
             return _produce(cluster.url, topic, messages=effort.messages).msgs_per_s

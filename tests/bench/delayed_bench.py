@@ -1,9 +1,9 @@
-"""Very many delayed messages on one topic: the broker's memory, and what a kill -9 costs.
+"""Very many delayed messages on one topic: the broker's memory, and the cost of a kill -9.
 
-A Shared consumer waits while they are published, so that the broker indexes them as they come. The
-broker is killed and started again, and the time is taken until the consumer has a message that is
-not delayed: by then the topic is loaded with its index. At last the delays are switched off by
-policy, and everything that was withheld must arrive, each message once.
+A Shared consumer is connected while they are published, so that the broker indexes them as they
+come. The broker is killed and started again. The measured time ends when the consumer has a message
+that is not delayed: the topic is then loaded with its index. Finally a policy switches the delays
+off, and every withheld message must arrive once.
 """
 
 import threading
@@ -29,7 +29,7 @@ _TOPIC: Final = "persistent/public/default/delayed"
 
 
 class DelayedBench:
-    """Adds its figures to the report."""
+    """Measures delayed messages; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -103,7 +103,7 @@ def _join(cluster: ProcessCluster) -> tuple[pulsar.Client, pulsar.Consumer]:
 
 
 def _publish(client: pulsar.Client, count: int) -> float:
-    """Messages whose times are mixed; returns how long it took."""
+    """Publish messages with mixed delivery times; return the seconds it took."""
     producer = client.create_producer(
         _TOPIC.replace("/", "://", 1),
         batching_enabled=False,
@@ -132,7 +132,7 @@ def _publish(client: pulsar.Client, count: int) -> float:
 
 
 def _take_marker(client: pulsar.Client, consumer: pulsar.Consumer) -> None:
-    """A message that is not delayed passes everything that is."""
+    """Publish a message without delay and receive it: it overtakes all delayed ones."""
     producer = client.create_producer(_TOPIC.replace("/", "://", 1))
     producer.send(b"now")
     producer.close()
@@ -149,7 +149,7 @@ def _withheld(cluster: ProcessCluster) -> int:
 def _release(
     cluster: ProcessCluster, consumer: pulsar.Consumer, count: int
 ) -> tuple[float, int, float]:
-    """Switch delays off and take everything: most memory in MB, messages lost, seconds."""
+    """Switch delays off and receive everything: peak memory in MB, messages lost, seconds."""
     begun_s = time.perf_counter()
     path = "namespaces/public/default/delayedDelivery"
     admin(cluster.http_port, "POST", path, {"active": False, "tickTime": 1000})

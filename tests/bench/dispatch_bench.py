@@ -1,8 +1,8 @@
-"""What each type of subscription costs: a backlog of 1 KB messages through one broker.
+"""Cost of each subscription type: a backlog of 1 KB messages through one broker.
 
 All consumers of a run are in one process that costs next to nothing (dispatch_load.py), so the
-broker is what limits the rate. Shared and Key_Shared are compared with the runs of Exclusive around
-them, over the same messages.
+broker limits the rate. Shared and Key_Shared are compared with the runs of Exclusive around them,
+over the same messages.
 """
 
 import statistics
@@ -35,7 +35,7 @@ _CASES = (
 
 
 class DispatchBench:
-    """Adds its figures to the report."""
+    """Measures dispatching; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -45,7 +45,7 @@ class DispatchBench:
         self._broker_us: list[float] = []
 
     def dispatch(self) -> None:
-        """Each case between two runs of Exclusive."""
+        """Measure each case between two runs of Exclusive."""
         with ProcessCluster(self._report.directory / "dispatch") as cluster:
             for topic, keys in ((_WITHOUT_KEYS, 0), (_WITH_KEYS, KEYS)):
                 load.run("dispatch_load", cluster.port, "publish", topic, self._messages, keys)
@@ -81,7 +81,7 @@ class DispatchBench:
     def _consume(
         self, cluster: ProcessCluster, topic: str, kind: str, consumers: int, cpu_us: list[float]
     ) -> float:
-        """Messages per second of one run, over a subscription of its own."""
+        """Return the messages per second of one run, over a subscription of its own."""
         self._runs += 1
         broker = cluster.servers[-1]
         before_s = broker.cpu_s()

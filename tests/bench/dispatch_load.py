@@ -1,8 +1,8 @@
-"""Consumers that cost next to nothing, in a process of their own: what is measured is the broker.
+"""Consumers that cost next to nothing, in a process of their own, so that the broker is measured.
 
-They speak the protocol over connections of their own: a queue of 1000 messages, more credit when
-half of it is used, acknowledgements one by one in groups of a hundred. A MESSAGE is not parsed: the
-bytes of its id go into the ACK as they are.
+Each speaks the protocol over its own connection: a queue of 1000 messages, more permits when half
+of them are used, individual acknowledgements in groups of a hundred. A MESSAGE is not parsed: the
+bytes of its id go into the ACK unchanged.
 
 usage: python -m tests.bench.dispatch_load PORT publish TOPIC MESSAGES KEYS [BYTES]
        python -m tests.bench.dispatch_load PORT consume TOPIC MESSAGES TYPE CONSUMERS SUBSCRIPTION
@@ -58,7 +58,7 @@ class _Consumer(LeanClient):
 
 
 class _Run:
-    """All consumers of one subscription until everything came."""
+    """All consumers of one subscription, until all messages have come."""
 
     def __init__(self, messages: int) -> None:
         self._left = messages
@@ -77,7 +77,7 @@ class _Run:
 async def consume(
     port: int, topic: str, messages: int, kind: str, consumers: int, subscription: str
 ) -> float:
-    """Seconds from the first credit to the last acknowledgement."""
+    """Return the seconds from the first permit to the last acknowledgement."""
     run = _Run(messages)
     clients: list[_Consumer] = []
     for _ in range(consumers):

@@ -1,7 +1,7 @@
-"""How long an embedded broker takes to start and to stop: `python -m tests.bench.embedded_bench`.
+"""Start and stop times of an embedded broker: `python -m tests.bench.embedded_bench`.
 
 Medians of fresh processes: the import, the first start, and later ones. Wall time says how long a
-test waits; processor time says what it costs whatever else the machine does.
+test waits; processor time says what it costs, whatever other work the machine does.
 """
 
 import json
@@ -17,7 +17,7 @@ _STARTS = 5
 
 
 def measure() -> dict[str, float]:
-    """In this process, which has imported nothing yet."""
+    """Measure in this process, which has imported nothing yet."""
     at = _now()
     from magnetar.testing.broker import Broker
 

@@ -1,8 +1,8 @@
 """Many subscriptions of one topic: how often an entry is read from the bookies for all of them.
 
-Once as they tail a topic that is published to, and once over a backlog that is larger than the tail
-cache, published while nobody was connected, so that nothing of it is in memory. What is counted is
-what the bookies say that they sent to readers.
+The first measurement reads a backlog that is larger than the tail cache, published while nobody was
+connected, so that none of it is in memory. The second one tails a topic during the publishing. The
+bookies' own counts of entries sent to readers are compared.
 """
 
 import re
@@ -23,14 +23,14 @@ _TAIL: Final = "persistent://public/default/fanout-tail"
 
 
 class FanoutBench:
-    """Adds its figures to the report."""
+    """Measures fan-out; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
         self._messages = _MESSAGES if effort is FULL else _MESSAGES_QUICK
 
     def fanout(self) -> None:
-        """Nothing is trimmed meanwhile: a subscription that nobody uses keeps it all."""
+        """Measure a backlog, then tailing. An unused subscription keeps all messages meanwhile."""
         messages = self._messages
         directory = self._report.directory / "fanout"
         with ProcessCluster(directory, has_bookie_metrics=True) as cluster:
@@ -65,7 +65,7 @@ class FanoutBench:
 
 
 def _reads(cluster: ProcessCluster) -> Counter[str]:
-    """What the bookies have sent to readers so far."""
+    """Return requests and entries that the bookies have sent to readers so far."""
     total: Counter[str] = Counter()
     for port in cluster.bookie_metrics_ports:
         page = call(port, "GET", "/metrics", expect=200).text

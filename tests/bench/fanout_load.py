@@ -1,6 +1,6 @@
 """Many subscriptions of one topic, each with a consumer on a connection of its own.
 
-All of them consume what lies there, or what is published meanwhile; nothing is acknowledged.
+All of them consume the backlog, or what is published meanwhile; nothing is acknowledged.
 
 usage: python -m tests.bench.fanout_load PORT TOPIC MESSAGES SUBSCRIPTIONS PREFIX [publish]
 """
@@ -45,7 +45,7 @@ class _Consumer(LeanClient):
 async def _run(
     port: int, topic: str, messages: int, subscriptions: int, prefix: str, *, publishes: bool
 ) -> float:
-    """Seconds until everybody has everything."""
+    """Return the seconds until every consumer has every message."""
     clients: list[_Consumer] = []
     for number in range(subscriptions):
         client = await _Consumer.connect(port, messages)

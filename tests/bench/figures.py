@@ -1,4 +1,4 @@
-"""What the benchmarks measure, in the same form for every system: rates, latencies, promises."""
+"""Measurements in the same form for every system: rates, latencies, machine."""
 
 import os
 import platform
@@ -52,7 +52,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the figures were measured on."""
+    """The machine on which the figures were measured."""
 
     cpu: str
     cores: int
@@ -62,7 +62,7 @@ class Machine:
 
 
 def describe_machine() -> Machine:
-    """Describe the machine that this runs on, as far as it says what it is."""
+    """Describe this machine, as far as its system reports it."""
     cpu = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""An official-client producer that sends every few milliseconds, and when it was answered."""
+"""An official-client producer that sends every few milliseconds and notes when answers came."""
 
 import threading
 import time
@@ -16,25 +16,25 @@ _WAIT_S = 60.0
 
 
 class NoAnswersError(Exception):
-    """The producer was told nothing for a long time."""
+    """The producer got no answer for a long time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Seconds."""
+    """Longest times without an answer, in seconds."""
 
     longest_s: float
-    """Between two answers, the moment of the strike counting as one."""
+    """Longest time between two answers; the strike counts as an answer."""
     steady_s: float
-    """The longest in the second before it."""
+    """Longest time between two answers in the second before the strike."""
 
 
 class Publisher:
-    """A context manager: it sends all the time. Messages are kept over reconnects."""
+    """A context manager that sends messages all the time, and keeps them over reconnects."""
 
     def __init__(self, url: str, topic: str) -> None:
         self._answers_s: list[float] = []
-        """When answers came, for messages in the order in which they were sent."""
+        """Times of the answers, in the order in which the messages were sent."""
         self._sent_s: list[float] = []
         self._failed: list[str] = []
         self._stop = threading.Event()
@@ -63,15 +63,15 @@ class Publisher:
         self._client.shutdown()
 
     def steady(self, seconds: float) -> None:
-        """Let it send for a while."""
+        """Let it send for a while, until all of that is answered."""
         self._wait_answered(time.monotonic() + seconds)
 
     def gap_since(self, strike_s: float, *, at_least_s: float) -> Gap:
-        """The longest time without an answer after a moment.
+        """Return the longest time without an answer after a moment.
 
         Args:
-            strike_s: the moment, `time.monotonic()`.
-            at_least_s: how long afterwards it may still come.
+            strike_s: the moment, by `time.monotonic()`.
+            at_least_s: how long afterwards to watch for a gap.
 
         Raises:
             NoAnswersError
@@ -82,7 +82,7 @@ class Publisher:
         return Gap(_longest(after), _longest(before))
 
     def _wait_answered(self, until_s: float) -> None:
-        """Wait until messages that are sent after that moment are answered."""
+        """Wait until messages sent after that moment are answered."""
         give_up_s = until_s + _WAIT_S
         while True:
             answered = len(self._answers_s)

@@ -1,7 +1,7 @@
-"""How long a producer waits when a server goes, as the official client sees it.
+"""How long a producer waits when a server fails, as the official client sees it.
 
-A cluster of processes with a real ZooKeeper; a message every 2 ms; each measurement on a cluster
-that has everything up.
+Uses a cluster of processes with a real ZooKeeper, and a message every 2 ms. Each measurement starts
+with all servers up.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ _UNLOAD_TIMEOUT_S = 30.0
 _ENVIRONMENT = {
     "MAGNETAR_METADATA_SESSION_TIMEOUT_MS": str(int(SESSION_S * 1000)),
     "MAGNETAR_LEDGER_REQUEST_TIMEOUT_S": str(ADD_TIMEOUT_S),
-    # A bookie that was struck is needed again for the next run.
+    # A struck bookie is needed again for the next run.
     "MAGNETAR_LEDGER_QUARANTINE_S": "0",
 }
 
 
 class GapsBench:
-    """Each measurement adds its figure to the report."""
+    """Measures publish gaps; each figure goes to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
         self._effort = effort
 
     def gaps(self) -> None:
-        """A broker or a bookie goes, in one way or another."""
+        """Measure the loss of a broker and of a bookie, in several ways."""
         with RealCluster(
             self._report.directory / "gaps",
             brokers=len(_BROKERS),
@@ -73,7 +73,7 @@ class GapsBench:
 
 
 class _Probe:
-    """One run of each kind; everything is up again afterwards."""
+    """One run of each kind of failure; all servers are up again afterwards."""
 
     def __init__(self, cluster: RealCluster) -> None:
         self._cluster = cluster
@@ -106,7 +106,7 @@ class _Probe:
         return gap
 
     def silence_bookie(self, topic: str) -> Gap:
-        """Pause a bookie: its connections stay open, and only time tells that it stopped."""
+        """Pause a bookie: its connections stay open, and only a timeout shows that it stopped."""
         struck: list[str] = []
 
         def strike() -> None:
@@ -131,7 +131,7 @@ class _Probe:
         return addresses[asyncio.run(owner_of(topic, addresses))]
 
     def _member(self) -> str:
-        """A bookie of the newest ledger that is open: that of the topic."""
+        """Return a bookie of the newest open ledger, which is the topic's."""
 
         async def find() -> str:
             async with open_client(self._cluster.metadata_url) as client:

@@ -1,6 +1,6 @@
-"""What garbage collection costs: adds beside a compaction, and a round over very many ledgers.
+"""Cost of garbage collection: adds during a compaction, and a round over very many ledgers.
 
-Each function measures one thing and returns what it found, ready for JSON. To run them alone:
+Each function measures one thing and returns its results, ready for JSON. To run them alone:
 
     python -m tests.bench.gc_bench [--quick] [--directory DIR] [compaction | round]
 """
@@ -37,10 +37,11 @@ from tests.bench.storage_process import BenchBookie
 _MB = 1_000_000
 _ENTRY_BYTES = 100_000
 _SLICE_BYTES = 32 * _MB
-"""What the writer adds between two looks at the compaction."""
+"""Bytes that the writer adds between two checks of the compaction."""
 _OLD_LEDGERS = 20
 _DEAD_LEDGERS = 6
-"""So that seven tenths of each log live: the most expensive logs that a major run takes."""
+"""Number of deleted ledgers. Seven tenths of each log stay live: the most costly logs that a major
+compaction takes."""
 _BOOKIE_ID = "bench"
 _SLICES_IDLE = 12
 _GIVE_UP_S = 300.0
@@ -65,10 +66,10 @@ def metadata_of(ledger_id: int, token: int) -> LedgerMetadata:
 
 
 def adds_beside_compaction(directory: Path, *, megabytes: int = 1_000) -> dict[str, object]:
-    """The rate of adds while so many MB of entry logs are compacted, over the rate without.
+    """Measure the rate of adds while so many MB of entry logs are compacted, over the rate without.
 
-    One writer adds 100 KB entries all the time. The compaction begins by itself, and goes no faster
-    than the settings allow. One that comes and goes between two looks leaves no `ratio`.
+    One writer adds 100 KB entries all the time. The compaction starts by itself, at most at the
+    rate of its settings. A compaction that begins and ends between two checks leaves no `ratio`.
     """
     settings: dict[str, object] = {"gc_interval_s": 0, "entry_log_bytes_max": 64 << 20}
     with BenchBookie(directory, settings) as bookie:
@@ -88,7 +89,7 @@ def adds_beside_compaction(directory: Path, *, megabytes: int = 1_000) -> dict[s
 
 
 async def _make_ledgers(directory: Path) -> tuple[list[int], list[int]]:
-    """Ledgers to be compacted, and one for the writer."""
+    """Create ledgers to be compacted, and one for the writer."""
     store = await open_store(f"embedded:{directory / 'metadata.db'}")
     manager = LedgerManager(store, random=random.Random(1), clock=SystemClock())
     made = [(await manager.create(metadata_of)).metadata.ledger_id for _ in range(_OLD_LEDGERS + 1)]
@@ -148,7 +149,7 @@ async def _write_beside(bookie: BenchBookie, ledger_ids: Sequence[int]) -> dict[
 
 
 def _logs(bookie: BenchBookie) -> set[str]:
-    """The entry logs; what is compacted is deleted then."""
+    """Return the names of the entry logs; compacted ones are deleted."""
     return {path.name for path in (bookie.data / "ledgers" / "entry-logs").glob("*.log")}
 
 
@@ -160,8 +161,11 @@ def _is_compacting(bookie: BenchBookie) -> bool:
 
 
 def round_over_many_ledgers(directory: Path, *, ledgers: int = 1_000_000) -> dict[str, object]:
-    """A round of garbage collection of a bookie with so many ledgers of ten small entries, of which
-    one in a thousand is dead, on the embedded metadata store."""
+    """Measure a round of garbage collection of a bookie with very many ledgers.
+
+    Each ledger has ten small entries, and one in a thousand is dead. The metadata store is
+    embedded.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     return asyncio.run(_round_over(directory, ledgers))
 
@@ -198,7 +202,7 @@ async def _round_over(directory: Path, ledgers: int) -> dict[str, object]:
             await manager.delete(ledger_id)
         results = []
         lateness: list[dict[str, float]] = []
-        for _ in range(2):  # the second one knows the logs already
+        for _ in range(2):  # the second round knows the logs already
             probe = Probe()
             probe.start()
             started_s, cpu_s = time.perf_counter(), time.process_time()
@@ -225,7 +229,8 @@ async def _round_over(directory: Path, ledgers: int) -> dict[str, object]:
 
 
 def _insert_ledgers(path: Path, ledgers: int) -> None:
-    """Straight into the tables: a million creations one by one would take many minutes."""
+    """Insert ledgers straight into the tables: a million single creations would take many
+    minutes."""
     connection = sqlite3.connect(path)
     with connection:
         template: str = metadata_of(0, 1).to_json().decode()
@@ -263,7 +268,7 @@ def _insert_ledgers(path: Path, ledgers: int) -> None:
 
 
 async def _fill(bookie: Bookie, ledgers: int) -> None:
-    """Ten entries in each ledger, in one flush after the other."""
+    """Add ten entries to each ledger, with a flush whenever the storage wants one."""
     storage = bookie.parts.storage
     state = LocalState(b"k" * 20, fenced=False, last_add_confirmed=8)
     payload = os.urandom(50)

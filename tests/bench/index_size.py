@@ -1,8 +1,8 @@
-"""How many bytes of index an entry costs on the disk, for both kinds of index.
+"""Bytes of index per entry on the disk, for both kinds of index.
 
 `python -m tests.bench.index_size` prints JSON: bytes per entry at runs of 1, 10, 100 and 1000. The
-`db` index is measured after RocksDB has written out its log and compacted itself: before that,
-it takes as much again for a while.
+`db` index is measured after RocksDB has written out its log and compacted itself: before that, it
+takes as much again for a while.
 """
 
 import json
@@ -25,13 +25,13 @@ _ENTRY_BYTES = 1024
 _LOG_BYTES = 1 << 30
 _RUNS_PER_FLUSH = 10_000
 _BLOCK_BYTES = 512
-"""In which the system counts what a file takes up: page files have holes."""
+"""Unit in which the system counts a file's disk space: page files have holes."""
 
 
 def index_bytes_per_entry(
     directory: Path, *, entries: int, run_entries: int = 100, engine: EngineKind = "db"
 ) -> float:
-    """Bytes of the index on disk per entry; the index is made in `directory`, and stays there."""
+    """Return the bytes of the index on disk per entry; the index stays in `directory`."""
     index = _open(directory, engine)
     runs = -(-entries // run_entries)
     run_bytes = run_entries * (_ENTRY_BYTES + 4)
@@ -39,7 +39,7 @@ def index_bytes_per_entry(
     for begin in range(0, runs, _RUNS_PER_FLUSH):
         flushed: dict[int, list[NewRun]] = {}
         for number in range(begin, min(begin + _RUNS_PER_FLUSH, runs)):
-            # Of each ledger the next run: blocks of many ledgers come in turn.
+            # The next run of each ledger: blocks of many ledgers alternate.
             ledger_id, of_ledger = number % _LEDGERS, number // _LEDGERS
             first = of_ledger * run_entries
             log_id, offset = 1 + place // _LOG_BYTES, 64 + place % _LOG_BYTES
@@ -76,7 +76,8 @@ def _compact(path: Path) -> None:
 
 
 def _disk_bytes(path: Path) -> int:
-    """What tables and page files take up; RocksDB's own notes and the double write do not grow."""
+    """Return the disk space of tables and page files; RocksDB's own files and the double write do
+    not grow."""
     return sum(
         each.stat().st_blocks * _BLOCK_BYTES
         for each in path.rglob("*")

@@ -1,7 +1,7 @@
-"""Clients that cost next to nothing: what is measured is the broker, not who loads it.
+"""Clients that cost next to nothing, so that the broker is measured and not its load.
 
-A connection speaks the protocol as it is, reads into one buffer, and hands frames out where they
-lie in it; hot ones are not parsed. What is sent when is up to each load (`*_load.py`).
+A connection speaks the protocol, reads into one buffer, and passes on frames by their position in
+it; frequent frames are not parsed. Each load (`*_load.py`) decides what to send and when.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from magnetar.sdk.wire.hot_commands import SendEncoder, publish_time_field
 
 HOST = "127.0.0.1"
 MESSAGE = b"\x08\x09\x4a"
-"""How the command of a MESSAGE begins."""
+"""First bytes of the command of a MESSAGE."""
 RECEIPT = b"\x08\x07\x3a"
 
 _BUFFER_BYTES = 4 << 20
@@ -24,7 +24,7 @@ Client = TypeVar("Client", bound="LeanClient")
 
 
 class LeanClient(asyncio.BufferedProtocol):
-    """One connection; `on_frame` gets each frame from its command on."""
+    """One connection; `on_frame` gets each frame, from its command on."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -33,13 +33,13 @@ class LeanClient(asyncio.BufferedProtocol):
         self._answered: asyncio.Queue[BaseCommand] = asyncio.Queue()
         self._requests = 0
         self.writable = asyncio.Event()
-        """Cleared while more is written than the broker takes."""
+        """Cleared while more is written than the broker reads."""
         self.writable.set()
         self.transport: asyncio.Transport
 
     @classmethod
     async def connect(cls: type[Client], port: int, *arguments: object) -> Client:
-        """A connection after its handshake; the arguments are those of the class."""
+        """Connect and complete the handshake; the arguments are those of the class."""
         _, client = await asyncio.get_running_loop().create_connection(
             lambda: cls(*arguments), HOST, port
         )
@@ -82,7 +82,7 @@ class LeanClient(asyncio.BufferedProtocol):
     # What loads override
 
     def on_frame(self, buffer: bytearray, at: int) -> None:
-        """One frame, from its command on."""
+        """Handle one frame, whose command begins at `at`."""
         size = int.from_bytes(buffer[at - 4 : at], "big")
         command = BaseCommand.FromString(bytes(buffer[at : at + size]))
         if command.type == BaseCommand.PING:
@@ -91,7 +91,7 @@ class LeanClient(asyncio.BufferedProtocol):
             self._answered.put_nowait(command)
 
     def after_read(self) -> None:
-        """Everything that has arrived was looked at."""
+        """Called when all frames that have arrived were handled."""
 
     # Commands
 
@@ -108,7 +108,8 @@ class LeanClient(asyncio.BufferedProtocol):
         return self._requests
 
     async def look_up(self, topic: str) -> None:
-        """Have the broker own the topic: some serve none that nobody has asked for."""
+        """Look the topic up, so that the broker owns it: some brokers serve no topic before a
+        lookup."""
         is_authoritative = False
         for _ in range(_LOOKUPS_MAX):
             self.send(
@@ -127,7 +128,7 @@ class LeanClient(asyncio.BufferedProtocol):
     async def subscribe(
         self, topic: str, subscription: str, *, kind: str = "Shared", consumer_id: int = 0
     ) -> None:
-        """Join a subscription, which begins with the first message there is."""
+        """Subscribe from the first message of the topic."""
         self.send(
             BaseCommand.SUBSCRIBE,
             subscribe=pb.CommandSubscribe(
@@ -143,7 +144,7 @@ class LeanClient(asyncio.BufferedProtocol):
         await self.answer(BaseCommand.SUCCESS)
 
     async def create_producer(self, topic: str, producer_id: int = 0) -> str:
-        """Returns the name that the broker gave it."""
+        """Create a producer; return the name that the broker gave it."""
         self.send(
             BaseCommand.PRODUCER,
             producer=pb.CommandProducer(
@@ -155,7 +156,8 @@ class LeanClient(asyncio.BufferedProtocol):
 
 
 def message_id_at(buffer: bytearray, at: int) -> bytes:
-    """The bytes of the message id of a MESSAGE whose command begins here, and of their size.
+    """Return the bytes of a MESSAGE's message id, preceded by their size; its command begins at
+    `at`.
 
     08 09 4a SIZE 08 CONSUMER 12 SIZE id: the sizes are one byte, the number of the consumer may
     have more.
@@ -166,7 +168,7 @@ def message_id_at(buffer: bytearray, at: int) -> bytes:
 
 
 def varint_at(buffer: bytearray, at: int) -> tuple[int, int]:
-    """A varint, and where it ends."""
+    """Return a varint, and the position after it."""
     value = shift = 0
     while True:
         byte = buffer[at]
@@ -198,9 +200,10 @@ class _Producer(LeanClient):
 async def publish(
     port: int, topic: str, messages: int, *, size: int, in_flight: int, keys: int = 0
 ) -> float:
-    """Seconds until all messages are durable; message n has the key n modulo `keys`.
+    """Publish messages; return the seconds until all are durable. Message n has the key n modulo
+    `keys`.
 
-    A subscription that nobody uses keeps them all until the end.
+    An unused subscription keeps all messages until the end.
     """
     client = await _Producer.connect(port)
     await client.subscribe(topic, "keeper")

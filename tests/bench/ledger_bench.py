@@ -25,14 +25,15 @@ _TAIL_ENTRIES_PER_PROBE = 200
 
 
 class LedgerBench:
-    """Adds, recovery, ensemble change and tailing; figures go to the report."""
+    """Measures adds, recovery, ensemble change and tailing; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
         self._effort = effort
 
     def ledger(self) -> None:
-        """Everything that bookies need not die for. Full speed comes last: it leaves them work."""
+        """Measure everything that needs no bookie killed. Full speed comes last: it leaves bookies
+        work."""
         with ProcessCluster(self._report.directory / "ledger", broker=False) as cluster:
             self._one_by_one(cluster)
             self._recovery(cluster)
@@ -47,7 +48,7 @@ class LedgerBench:
             )
 
     def ledger_ensemble_change(self) -> None:
-        """A bookie of the ensemble is killed while a thousand entries are in flight."""
+        """Kill a bookie of the ensemble while a thousand entries are in flight."""
         probes = self._effort.probes
         directory = self._report.directory / "change"
         stalls: list[Stall] = []
@@ -103,7 +104,7 @@ class LedgerBench:
         )
 
     def _one_by_one(self, cluster: ProcessCluster) -> None:
-        """One entry in flight: what one durable add takes."""
+        """Measure one entry in flight: the latency of a durable add."""
         count = self._effort.single_messages
         p99s: list[float] = []
 
@@ -127,7 +128,7 @@ class LedgerBench:
         )
 
     def _recovery(self, cluster: ProcessCluster) -> None:
-        """Closing a ledger whose writer is gone, with a thousand entries above the LAC."""
+        """Measure closing a ledger whose writer is gone, with a thousand entries above the LAC."""
         took_s = _repeat(
             lambda: measure_recovery(cluster.metadata_url, entries=_UNCONFIRMED),
             self._effort.probes,
@@ -140,7 +141,7 @@ class LedgerBench:
         )
 
     def _tail(self, cluster: ProcessCluster) -> None:
-        """From the acknowledgement of an entry to a reader that has it."""
+        """Measure the time from the acknowledgement of an entry until a reader has it."""
         entries = _TAIL_ENTRIES_PER_PROBE * self._effort.probes
         latency = Latency.of(uvloop.run(measure_tail(cluster.metadata_url, entries=entries)))
         self._report.add(

@@ -19,11 +19,11 @@ from tests.waiting import until
 _SIZE_BYTES = 1024
 _BATCH = 50
 _STEADY_ACKS = 200
-"""Batches, before the kill."""
+"""Number of acknowledged batches before the kill."""
 _SETTLE_S_MAX = 120.0
 _TAIL_INTERVAL_S = 0.005
 _PATIENT = LedgerSettings(request_timeout_s=60)
-"""A disk that stands still is no failure of a bookie."""
+"""Settings by which a stalled disk does not count as a failed bookie."""
 
 
 @asynccontextmanager
@@ -51,12 +51,12 @@ async def _create(client: LedgerClient) -> LedgerWriter:
 
 
 async def measure_recovery(metadata_url: str, *, entries: int) -> float:
-    """Seconds to recover a ledger of so many entries none of which carries a LAC."""
+    """Return the seconds to recover a ledger of so many entries, none of which carries a LAC."""
     payloads = [random.randbytes(_SIZE_BYTES) for _ in range(entries)]
     async with open_client(metadata_url) as client:
         writer = await _create(client)
         done: asyncio.Future[LedgerError | None] = asyncio.get_running_loop().create_future()
-        # One append, so every entry is sent before any is confirmed: each says LAC -1.
+        # One append sends every entry before any is confirmed, so each carries LAC -1.
         writer.append(payloads, done.set_result)
         assert await done is None
         # The writer's process dies here, as far as the ledger can tell.
@@ -72,12 +72,12 @@ async def measure_recovery(metadata_url: str, *, entries: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The longest times without an acknowledgement."""
+    """The longest times without an acknowledgement, in seconds."""
 
     worst_gap_s: float
-    """From the kill until everything that was in flight at the change is acknowledged."""
+    """From the kill until every entry in flight at the change is acknowledged."""
     worst_gap_before_s: float
-    """In the steady state before it, for comparison."""
+    """In the steady state before the kill, for comparison."""
 
 
 class _FullWindow:
@@ -90,17 +90,17 @@ class _FullWindow:
         self._appended = 0
         self._confirmed = 0
         self._in_flight_at_change: int | None = None
-        """Appended, confirmed or not, when the new ensemble was first seen."""
+        """Entries appended, confirmed or not, when the new ensemble was first seen."""
         self.acknowledged_at_s: list[float] = []
         self.settled_at_s = 0.0
-        """When all that was in flight at the ensemble change was acknowledged."""
+        """Time when all entries in flight at the ensemble change were acknowledged."""
         self.error: LedgerError | None = None
         self.is_stopped = False
         self.drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fill(self) -> None:
-        """Append one batch per loop turn until the window is full: several frames are under way,
-        as with a broker, and not one that holds everything."""
+        """Append one batch per loop turn until the window is full, so that several frames are
+        outstanding, as with a broker, instead of one that holds everything."""
         if self.is_stopped or self._appended - self._confirmed >= self._in_flight:
             return
         self._appended += _BATCH
@@ -127,7 +127,8 @@ class _FullWindow:
 async def measure_ensemble_change(
     metadata_url: str, *, in_flight: int, kill: Callable[[str], None]
 ) -> Stall:
-    """Kill a bookie of the ensemble under full load; how long no acknowledgement comes."""
+    """Kill a bookie of the ensemble under full load; return the longest times without an
+    acknowledgement."""
     async with open_client(metadata_url) as client:
         writer = await _create(client)
         window = _FullWindow(writer, in_flight)
@@ -164,10 +165,10 @@ def _worst_gap(times_s: list[float]) -> float:
 
 
 async def measure_tail(metadata_url: str, *, entries: int) -> list[float]:
-    """Seconds from each acknowledgement until a following reader has the entry.
+    """Return the seconds from each acknowledgement until a following reader has the entry.
 
-    Writer and reader have connections of their own and share this process, hence its clock. There
-    is a pause after each entry: its LAC comes by the explicit way, not with the next entry.
+    Writer and reader have connections of their own and share this process, hence its clock. After
+    each entry there is a pause: its LAC comes explicitly, not with the next entry.
     """
     settings = _PATIENT.model_copy(update={"explicit_lac_interval_ms": 1})
     async with open_client(metadata_url, settings) as writing, open_client(metadata_url) as reading:

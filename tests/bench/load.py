@@ -1,6 +1,6 @@
 """Runs a load in a process of its own and reads the JSON that it prints.
 
-`magnetar perf` is what users have; the modules `*_load.py` here cost next to nothing.
+`magnetar perf` is the tool that users have; the modules `*_load.py` here cost next to nothing.
 """
 
 import json
@@ -12,11 +12,11 @@ from tests.bench.figures import Latency, Rate
 from tests.processes import ROOT, magnetar_command, magnetar_environment
 
 _TIMEOUT_S = 600
-"""Of a load that is quick on a machine of its own."""
+"""Time limit in seconds of a load that is quick on an idle machine."""
 
 
 class LoadFailedError(Exception):
-    """The tool ended with an error; the message is what it said."""
+    """The load ended with an error; the message is its stderr."""
 
 
 def produce(
@@ -53,7 +53,7 @@ def consume(
     ack: str = "individual",
     subscription: str = "perf",
 ) -> Rate:
-    """Catch up from the first message. The latencies are the age of the backlog, so dropped."""
+    """Catch up from the first message. Latencies are dropped: they are the age of the backlog."""
     rate = _perf(
         "consume",
         topic,
@@ -67,7 +67,7 @@ def consume(
 
 
 def ledger(metadata_url: str, *, messages: int, size: int, in_flight: int) -> Rate:
-    """One ledger writer, (3, 3, 2), straight on the bookies."""
+    """Measure one ledger writer, (3, 3, 2), directly on the bookies."""
     return _perf(
         "ledger",
         *("--metadata", metadata_url),
@@ -78,7 +78,7 @@ def ledger(metadata_url: str, *, messages: int, size: int, in_flight: int) -> Ra
 
 
 def run(module: str, *arguments: object) -> Any:
-    """What a load of this folder prints at its end."""
+    """Run a load of this folder; return the JSON that it prints."""
     command = [sys.executable, "-m", f"tests.bench.{module}", *map(str, arguments)]
     return json.loads(_output(command))
 

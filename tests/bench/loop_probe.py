@@ -1,12 +1,12 @@
-"""How long an event loop is held: a callback every millisecond that says how late it is.
+"""How long an event loop is held: a callback every millisecond records how late it is.
 
-Percentiles are of the time for which the loop was not to be had, as one sees it who comes at a
-random moment: a loop that is held for 50 ms counts as 50 moments, 50 ms to 1 ms late.
+Percentiles are of the time for which the loop was not available, as seen at a random moment: a loop
+that is held for 50 ms counts as 50 moments, 50 ms to 1 ms late.
 
 A virtual machine may return its free memory to the host in passes (Linux: free page reporting).
-What is touched after that has to be fetched anew, and what is in use may be mapped anew; the guest
-sees that as time of its own processor, in any thread. So the passes are noted, where the kernel
-counts them, and the moments around them can be left out.
+Memory touched after that must be fetched again, and memory in use may be mapped again. The guest
+sees that as time of its own processor, in any thread. The probe therefore records the passes, where
+the kernel counts them, and the moments around them can be left out.
 """
 
 import asyncio
@@ -21,9 +21,10 @@ from tests.bench.loop_steps import Held, LoopSteps
 
 _INTERVAL_S = 0.001
 _PASS_WINDOW_S = 0.1
-"""Before and behind the stroke that finds a pass counted."""
+"""Time in seconds, before and after the stroke that sees a new pass, that counts as near the
+pass."""
 _SETTLE_STEP_S = 4.0
-"""Longer than from one pass to the next."""
+"""Interval in seconds, longer than that between two passes."""
 _SETTLE_S_MAX = 20.0
 _SETTLED_KIB = 16 << 10
 _COUNTERS = Path("/sys/module/page_reporting/parameters")
@@ -31,18 +32,24 @@ _COUNTERS = Path("/sys/module/page_reporting/parameters")
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """What a probe saw since it was last asked."""
+    """Observations of a probe since its last `take`."""
 
     lateness_ms: dict[str, float]
-    """Percentiles. `max_cpu`: what the loop's own thread computed in the longest of these times.
-    The rest of it the thread waited, for the processor or for the interpreter's lock. `own_p999`,
-    `own_max`: without the time for which this thread was ready and had no processor, which on a
-    machine that does other things is theirs. `cpu_p999`, `cpu_max`: what the thread computed, which
-    hardly depends on what else the machine did. `outside_p999`, `outside_of`: of the moments that
-    are not near a pass; `passes`, `reported_mib`: what the whole machine returned to its host
-    meanwhile (all four only where the kernel counts it)."""
+    """Percentiles, in ms, and counts:
+
+    - `max_cpu`: processor time of the loop's own thread in the longest of these times. For the
+      rest of it the thread waited, for the processor or for the interpreter's lock.
+    - `own_p999`, `own_max`: without the time for which this thread was ready and had no
+      processor, which on a busy machine other programs took.
+    - `cpu_p999`, `cpu_max`: processor time of the thread, which hardly depends on other work of
+      the machine.
+    - `outside_p999`, `outside_of`: only the moments that are not near a pass.
+    - `passes`, `reported_mib`: what the whole machine returned to its host meanwhile.
+
+    The last four exist only where the kernel counts passes.
+    """
     latest_ms: list[float]
-    """The highest hundredth of the moments: so several runs can be taken together."""
+    """The highest hundredth of the moments, so that several runs can be combined."""
     latest_outside_ms: list[float]
     """The highest hundredth of the moments outside of passes; of all, where the kernel counts no
     passes."""
@@ -59,15 +66,15 @@ class PageReports:
         self.are_counted = len(self._files) == len(paths)
 
     def passes(self) -> int:
-        """0 where they are not counted."""
+        """Return the number of passes so far; 0 where they are not counted."""
         return self._read(0) if self.are_counted else 0
 
     def reported_kib(self) -> int:
-        """0 where it is not counted."""
+        """Return the KiB returned so far; 0 where they are not counted."""
         return self._read(1) if self.are_counted else 0
 
     def settle(self) -> None:
-        """Wait until what was freed just now has been returned; not longer than 20 s."""
+        """Wait until recently freed memory has been returned, at most 20 s."""
         until_s = time.monotonic() + _SETTLE_S_MAX
         now = self.reported_kib()
         while self.are_counted and time.monotonic() < until_s:
@@ -81,7 +88,7 @@ class PageReports:
 
 
 class Probe:
-    """Watches the loop it is started on."""
+    """Watches the loop that it is started on."""
 
     def __init__(self, steps: LoopSteps | None = None) -> None:
         self._reports = PageReports()
@@ -89,18 +96,18 @@ class Probe:
         self._due_s = 0.0
         self._cpu_s = 0.0
         self._queued_s = 0.0
-        # Of the thread that makes it: the loop's.
+        # Of the thread that makes the probe: the loop's.
         self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         self._begin()
 
     def start(self) -> None:
-        # The loop's own time is that of the last time it looked for events, in milliseconds.
+        # The loop's own time has a resolution of ms, and is that of its last look for events.
         self._due_s = time.monotonic() + _INTERVAL_S
         loop = asyncio.get_running_loop()
         loop.call_later(_INTERVAL_S, self._strike, loop)
 
     def take(self) -> Lateness:
-        """What was seen since the last call, the turn before this one included."""
+        """Return what was seen since the last call, the current turn included."""
         self._see()
         strokes = list(zip(self._struck_s, self._late_s, strict=True))
         every = _moments(self._late_s)
@@ -128,7 +135,7 @@ class Probe:
                 "outside_p999": _at(outside, 0.999) if outside else 0.0,
                 "outside_of": len(outside),
             }
-        # As many of both: of the moments outside there are fewer.
+        # The same count for both, though there are fewer moments outside.
         count = max(1, len(every) // 100)
         latest = [_ms(each) for each in every[-count:]]
         latest_outside = [_ms(each) for each in outside[-count:]]
@@ -144,7 +151,7 @@ class Probe:
         self._worst_s = self._worst_cpu_s = 0.0
         self._passes = self._first_passes = self._reports.passes()
         self._first_kib = self._reports.reported_kib()
-        # What the sums of a long time took is the probe's own, and no turn of the loop it watches.
+        # The time that the probe took for its sums is no turn of the loop.
         self._due_s = max(self._due_s, time.monotonic())
         self._cpu_s, self._queued_s = time.thread_time(), self._queued()
 
@@ -173,7 +180,7 @@ class Probe:
         self._due_s = now_s + _INTERVAL_S
 
     def _queued(self) -> float:
-        """Seconds for which the thread has waited for a processor."""
+        """Return the seconds for which the thread has waited for a processor."""
         return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
 
     def _is_near_pass(self, struck_s: float, late_s: float) -> bool:
@@ -182,7 +189,8 @@ class Probe:
 
 
 def _moments(lates_s: Iterable[float]) -> list[float]:
-    """Sorted. Strokes that were due while the loop was held would have been late as well."""
+    """Return all moments, sorted. Strokes due while the loop was held would have been late as
+    well."""
     moments: list[float] = []
     for late_s in lates_s:
         rest_s = late_s
@@ -193,7 +201,7 @@ def _moments(lates_s: Iterable[float]) -> list[float]:
 
 
 def _at(moments: list[float], share: float) -> float:
-    """Milliseconds."""
+    """Return the percentile at a share, in ms."""
     return _ms(moments[min(len(moments) - 1, int(len(moments) * share))])
 
 

@@ -1,8 +1,8 @@
-"""What an event loop did while it was held: the steps of a bookie, with what each of them took.
+"""The steps of a bookie's event loop while it was held, with the time of each.
 
-Named methods are wrapped where they are defined, so a bookie can be started as it is. A step that
-runs within another one counts there alone. What no step accounts for is the loop's own: receiving
-from sockets, sending of its own accord, and waiting for the interpreter's lock or for a processor.
+Named methods are wrapped where they are defined, so a bookie can be started unchanged. A step that
+runs within another one counts as part of it. The remaining time is the loop's own: receiving from
+sockets, sending by itself, and waiting for the interpreter's lock or for a processor.
 """
 
 import functools
@@ -15,7 +15,7 @@ _WORST_MAX = 5
 
 
 class Sized(Protocol):
-    """How many bytes a call was about, of its arguments."""
+    """Returns how many bytes a call handled, from its arguments."""
 
     def __call__(self, *args: Any) -> int: ...  # those of any method
 
@@ -26,15 +26,15 @@ class Held:
 
     late_ms: float
     cpu_ms: float
-    """What the loop's thread computed in it."""
+    """Processor time of the loop's thread."""
     queued_ms: float
-    """For which the thread was ready, and had no processor."""
+    """Time for which the thread was ready, and had no processor."""
     steps: dict[str, dict[str, float]]
     """Per step: `calls`, `ms` in all, `ms_max` of one, `bytes`."""
 
 
 class LoopSteps:
-    """The steps since the loop was last seen, and the worst times."""
+    """The steps since the last stroke, and the worst times so far."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[str, float, int]] = []
@@ -49,7 +49,7 @@ class LoopSteps:
             )
 
     def on_stroke(self, late_s: float, cpu_s: float, queued_s: float) -> None:
-        """The loop is there, so much later than it should be."""
+        """Note that the loop runs again, and how late it is."""
         steps, self._steps = self._steps, []
         worst = self._worst
         if len(worst) == _WORST_MAX and late_s * 1000 <= worst[-1].late_ms:
@@ -59,7 +59,7 @@ class LoopSteps:
         del worst[_WORST_MAX:]
 
     def take(self) -> list[Held]:
-        """The worst times since the last call, the longest first."""
+        """Return the worst times since the last call, the longest first."""
         worst, self._worst = self._worst, []
         return worst
 

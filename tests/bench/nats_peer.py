@@ -1,6 +1,6 @@
 """NATS JetStream as a peer: three servers, a stream with three replicas, every write synced.
 
-`sync_interval: always` makes each server fsync before it answers, and the stream's leader answers
+With `sync_interval: always` each server calls fsync before it answers. The stream's leader answers
 a publish when a majority of the three has it: the same promise as Magnetar's (3, 3, 2). The load
 comes from nats-py, NATS's own client for asyncio, with asynchronous publishing.
 """
@@ -35,7 +35,7 @@ _FETCH_MESSAGES = 1000
 
 
 class NatsCluster:
-    """Three servers on this host, their data below `directory`."""
+    """Three servers on this host, with their data below `directory`."""
 
     def __init__(self, directory: Path) -> None:
         program = shutil.which("nats-server", path=str(Path(sys.executable).parent))
@@ -86,7 +86,7 @@ async def _jetstream(client: Client, *, in_flight: int) -> JetStreamContext:
 
 
 async def create_stream(urls: list[str], name: str) -> None:
-    """Create a replicated, synced stream; waits while the servers elect a leader.
+    """Create a replicated, synced stream; wait while the servers elect a leader.
 
     Raises:
         TimeoutError: no leader in time.
@@ -117,7 +117,7 @@ async def create_stream(urls: list[str], name: str) -> None:
 async def publish(
     urls: list[str], name: str, *, messages: int, size: int, in_flight: int, seconds_max: float
 ) -> Rate:
-    """Publish with at most `in_flight` messages unacknowledged; stops early after `seconds_max`."""
+    """Publish with at most `in_flight` messages unacknowledged; stop early after `seconds_max`."""
     client = await nats.connect(urls)
     try:
         stream = await _jetstream(client, in_flight=in_flight)
@@ -172,8 +172,8 @@ async def publish_one_by_one(
 async def consume(urls: list[str], name: str, *, messages: int, size: int) -> Rate:
     """Catch up: a durable pull consumer reads the stream from its start.
 
-    It acknowledges the last message of each fetch for all before it, which is the cheapest that a
-    durable consumer can do here.
+    It acknowledges the last message of each fetch for all before it, the cheapest way for a durable
+    consumer.
     """
     client = await nats.connect(urls)
     try:

@@ -1,9 +1,9 @@
-"""What encryption costs of building and of reading an object: CPU time, no store and no bookie.
+"""Cost of encryption when building and reading an object: CPU time, without store and bookie.
 
     python -m tests.bench.object_encryption_bench [--mib 256]
 
-Packets are made, built into an object in memory and opened again, once plain and once encrypted, in
-turns. Each line is the best of the rounds, in MiB of payload per second of CPU time.
+Packets are built into an object in memory and opened again, plain and encrypted in turns. Each line
+is the best of the rounds, in MiB of payload per second of CPU time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ RINGS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="What encryption of objects costs.")
     parser.add_argument("--mib", type=int, default=256, help="payload of the object")
     mib: int = parser.parse_args(arguments).mib
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _round(
     values: Sequence[bytes], blocks: Sequence[EntryBlock], ring: ObjectKeyRing
 ) -> tuple[float, float]:
-    """CPU seconds of building an object and of reading it."""
+    """Return the CPU seconds of building an object and of reading it."""
     metadata = closed_ledger(values)
     codec = codec_for(metadata)
     start_s = time.process_time()

@@ -1,8 +1,8 @@
-"""Tiered storage: what copying costs those who publish, and reading from objects beside bookies.
+"""Tiered storage: the cost of copying for publishers, and reading from objects beside bookies.
 
-The store is a directory. Publishing at a steady rate takes turns: alone, and beside copies of a
-topic of its own without a bound on their rate. Two topics of the same size are read in turns, one
-of them from the bookies and one from objects only: by a consumer that catches up, and by Spark.
+The store is a directory. Publishing at a steady rate alternates: alone, and during copies of
+another topic without a rate limit. Two topics of the same size are read in turns, one from the
+bookies and one from objects only: by a consumer that catches up, and by Spark.
 """
 
 import itertools
@@ -50,7 +50,7 @@ _COPY: Final = {**_MOVE, "managedLedgerOffloadDeletionLagInMillis": 3_600_000}
 
 
 class OffloadBench:
-    """Adds its figures to the report."""
+    """Measures tiered storage; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -191,7 +191,7 @@ class OffloadBench:
 
 
 class _Copies:
-    """Has the ledgers of a topic copied while the block runs; it ends when they are."""
+    """Copies the ledgers of a topic during the block, which ends when all are copied."""
 
     def __init__(self, cluster: ProcessCluster, topic: str) -> None:
         self._cluster, self._topic = cluster, topic

@@ -1,15 +1,15 @@
-"""Two checkouts side by side: the broker's processor time per message, and the rate, in pairs.
+"""Compares two checkouts: the broker's processor time per message, and the rate, in pairs.
 
-Each checkout runs three bookies and a broker of its own, by its own environment; the data lie in
-memory. The same lean clients, those of this checkout, load one and then the other, in turns that
-swap, so that what the machine does meanwhile meets both. Brokers have one processor, bookies and
-clients another. The loads: one message per SEND, delivery with acknowledgements by each kind of
-subscription, and acknowledgements that leave a hole after each.
+Each checkout runs three bookies and a broker, with its own environment; the data lie in memory. The
+lean clients of this checkout load one and then the other, in alternating order, so that other work
+of the machine affects both. Brokers have one processor, bookies and clients another. The loads: one
+message per SEND, delivery with acknowledgements by each kind of subscription, and acknowledgements
+that leave a hole after each.
 
 usage: python -m tests.bench.pairs BEFORE AFTER [--rounds N] [--messages N] [--only LOAD]
 
-BEFORE and AFTER are checkouts in which `make test` has made `.venv`. Prints JSON: for
-each load the medians of both, and the median of the pairs' ratios, AFTER by BEFORE.
+BEFORE and AFTER are checkouts in which `make test` has made `.venv`. Prints JSON: for each load the
+medians of both, and the median of the pairs' ratios, AFTER to BEFORE.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tests.processes import cpu_s_of
 
 _BACKLOG = "backlog"
 _ACKS_MESSAGES = 48_000
-"""Fewer than a consumer may hold without acknowledging."""
+"""Fewer messages than a consumer may hold without acknowledging."""
 _SETTLE_S = 1
 
 _SERVE = """
@@ -44,7 +44,7 @@ with ProcessCluster(Path(sys.argv[1])) as cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One checkout's broker."""
+    """The broker of one checkout."""
 
     port: int
     pid: int
@@ -52,7 +52,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a load cost: microseconds of the broker's processor per message, messages per second."""
+    """Cost of a load: microseconds of the broker's processor per message, messages per second."""
 
     cpu_us: float
     rate: float
@@ -88,14 +88,14 @@ def _pin(pid: int, processor: int) -> None:
 
 
 class _Loads:
-    """The loads, each over topics or subscriptions that no run used before."""
+    """The loads, each on topics or subscriptions that no earlier run used."""
 
     def __init__(self, messages: int) -> None:
         self._messages = messages
         self._runs = 0
 
     def prepare(self, side: _Side) -> None:
-        """Write what is delivered."""
+        """Publish the backlog."""
         least = max(self._messages, _ACKS_MESSAGES)
         load.run("dispatch_load", side.port, "publish", _BACKLOG, least, 64)
 
@@ -120,7 +120,7 @@ class _Loads:
         return _Run((cpu_s_of(side.pid) - before_s) / self._messages * 1e6, rate)
 
     def _acks(self, side: _Side) -> _Run:
-        # The size of the groups makes the name of the subscription, which must be new.
+        # The size of the groups is part of the subscription's name, which must be new.
         [found] = load.run(
             *("acks_load", side.port, side.pid, _BACKLOG, _ACKS_MESSAGES, "Shared"),
             *(100 + self._runs, 1, _SETTLE_S),
@@ -152,7 +152,7 @@ def _compare(sides: Sequence[_Side], loads: _Loads, name: str, rounds: int) -> d
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Two checkouts in pairs; prints JSON.")
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)

@@ -1,5 +1,7 @@
-"""All servers of the benchmark share one disk. When it stands still for some seconds, a measurement
-is slow; it is no failure of a bookie, unless that is what is measured (gaps_bench.py).
+"""Patience for the one disk that all servers of the benchmark share.
+
+When the disk stalls for some seconds, a measurement is slow. That is no failure of a bookie, unless
+failures are measured (gaps_bench.py).
 """
 
 import os
@@ -11,7 +13,7 @@ _ENVIRONMENT = {
 
 
 def wait_for_the_disk() -> None:
-    """Let servers and loads that are started from now on take stalls for what they are; what the
-    environment says about that counts."""
+    """Raise the timeouts of servers and loads that are started from now on, so that stalls are no
+    failures. Variables already in the environment stay."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

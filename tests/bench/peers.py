@@ -1,22 +1,22 @@
 """Compare Magnetar and its peers under one load, one after another in one run: `make bench-peers`.
 
 Loads at full speed: 1 KB messages unbatched with 1000 in flight; 100 B messages in batches of 1000
-(for a client that has no batches: one by one, with 10 000 in flight); 1 KB with one in flight, for
-the latency of a single publish; and reading the first of them all back from the start. Loads at a
-moderate rate, for the latency of a publish and of a delivery, counted from the moment at which its
-message was due: one topic at 5,000/s and at 20,000/s, and 1,000 topics at 5/s and at 20/s each,
-fresh ones and from the first message on. Each has a consumer that acknowledges.
+(for a client without batches: one by one, with 10 000 in flight); 1 KB with one in flight, for the
+latency of a single publish; and reading the messages of the first load back from the start. Loads
+at a moderate rate measure the latency of a publish and of a delivery, from the moment at which the
+message was due: one topic at 5,000/s and at 20,000/s, and 1,000 topics at 5/s and at 20/s each, on
+fresh topics and from the first message on. Each topic has a consumer that acknowledges.
 
-Every system starts empty; the rounds go round all systems, and each figure is the median of its
-rounds. A system whose program is compiled as it runs is warmed up first. All clients are Python
-ones on the same machine as the servers: `magnetar perf` and `rates_load.py` for whatever speaks
-Pulsar's protocol, nats-py for NATS. Processor time is that of all servers of a system; what is
-written is counted by the block device, from the begin of the load to a sync after it; memory is the
+Every system starts empty. Each round runs all systems, and each figure is the median of its rounds.
+A system whose program is compiled while it runs is warmed up first. All clients are Python programs
+on the same machine as the servers: `magnetar perf` and `rates_load.py` for systems with Pulsar's
+protocol, nats-py for NATS. Processor time is that of all servers of a system. Written bytes are
+counted by the block device, from the start of the load to a sync after it. Memory is the
 proportional set size (Pss) after all loads.
 
-JSON goes to stdout, a Markdown table to stderr. A load that a system does not get through is
-shown as failed, with the reason below the table; a system that cannot be run here is left out, with
-a line that says why.
+JSON goes to stdout, a Markdown table to stderr. A load that a system does not complete is shown as
+failed, with the reason below the table. A system that cannot run here is left out, with a line that
+says why.
 
 usage: python -m tests.bench.peers [--quick] [--only WORD] [--rounds N] [--dir DIR]
 """
@@ -55,7 +55,7 @@ _IN_FLIGHT = 1000
 _IN_FLIGHT_SMALL = 10_000
 _BATCH = 1000
 _SECTOR_BYTES = 512
-"""The unit of `/proc/diskstats`, whatever the device's own is."""
+"""Unit of `/proc/diskstats`, whatever the device's own sector size is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class Effort:
     small_messages: int
     single_messages: int
     steady_s: float
-    """Of each load at a moderate rate."""
+    """Duration in seconds of each load at a moderate rate."""
     sustained_s: float
-    """Of the heaviest of them."""
+    """Duration in seconds of the heaviest load at a moderate rate."""
     warm_share: float = 1.0
-    """Of the messages by which a system is warmed up that needs it."""
+    """Share of the warm-up messages to send, for systems that need a warm-up."""
 
 
 FULL = Effort(
@@ -93,12 +93,12 @@ QUICK = Effort(
 
 @dataclass(frozen=True, slots=True)
 class SteadyLoad:
-    """A moderate rate: each message is due at its moment."""
+    """A load at a moderate rate: each message is due at its moment."""
 
     name: str
     topics: int
     msgs_per_s: float
-    """Of each topic."""
+    """Rate of each topic."""
     clients: int = 1
     is_sustained: bool = False
 
@@ -115,7 +115,7 @@ STEADY = (
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """What a system did at a moderate rate."""
+    """Results of a system at a moderate rate."""
 
     published: int
     publish_ms: Latency
@@ -126,7 +126,7 @@ class Steady:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a message costs the servers at full speed."""
+    """Cost of a message for the servers at full speed."""
 
     cpu_us: float
     disk_kb: float
@@ -144,17 +144,18 @@ class System(Protocol):
     def consume(self, topic: str, *, messages: int) -> Rate: ...
 
     def steady(self, name: str, load: SteadyLoad, *, seconds: float) -> Steady | None:
-        """A moderate rate, on topics whose names begin so; None: there is no such load for it."""
+        """Run a moderate rate on topics with this name prefix; None if the system has no such
+        load."""
         ...
 
     def pids(self) -> Sequence[int]:
-        """Process ids of its servers."""
+        """Return the process ids of its servers."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A system, and what it promises when it says that a message is stored."""
+    """A system, and its guarantee for a message that it reports as stored."""
 
     name: str
     copies: str
@@ -162,14 +163,15 @@ class Peer:
     open: Callable[[Path], AbstractContextManager[System]]
     small_load: str = "in batches of 1000"
     warm_messages: int = 0
-    """Messages that warm the system up before anything is measured."""
+    """Number of messages that warm the system up before anything is measured."""
     why_missing: Callable[[], str] = lambda: ""
-    """Why it cannot be run on this machine; empty: it can."""
+    """Returns why the system cannot run on this machine; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one system did in one round; None where it failed, with the reason."""
+    """Results of one system in one round; None where a load failed, with the reason in
+    `failures`."""
 
     publish: Rate | None
     publish_cost: Cost | None
@@ -177,7 +179,7 @@ class Round:
     publish_single: Rate | None
     consume: Rate | None
     steady: dict[str, Steady | None]
-    """By the names of the loads."""
+    """Results by the names of the loads."""
     memory_mb: float
     failures: dict[str, str]
 
@@ -186,12 +188,12 @@ Rounds = Sequence[Round]
 
 
 class IncompleteError(Exception):
-    """Reading ended before all messages had come."""
+    """The read ended before all messages had come."""
 
 
 @dataclass(frozen=True, slots=True)
 class PulsarSystem:
-    """Whatever speaks Pulsar's binary protocol."""
+    """A system that speaks Pulsar's binary protocol."""
 
     url: str
     port: int
@@ -223,7 +225,7 @@ class PulsarSystem:
         )
 
     def consume(self, topic: str, *, messages: int) -> Rate:
-        # The queue that clients have by default: pulsar-lite stalls with a larger one.
+        # The default queue of clients: pulsar-lite stalls with a larger one.
         return load_process.consume(
             self.url, topic, messages=messages, receiver_queue=1000, ack="cumulative"
         )
@@ -440,8 +442,8 @@ def _cpu_s(system: System) -> float:
 
 
 def _written_bytes(directory: Path) -> int:
-    """What was written so far to the block device of a directory, when all is on it; 0: it has
-    none."""
+    """Return the bytes written so far to the block device of a directory, after a sync; 0 if the
+    directory has none."""
     os.sync()
     device = directory.stat().st_dev
     for line in Path("/proc/diskstats").read_text().splitlines():
@@ -452,7 +454,7 @@ def _written_bytes(directory: Path) -> int:
 
 
 Shown = Callable[[Round], float | None]
-"""A figure of a round; None: there is none."""
+"""Returns a figure of a round; None if it has none."""
 
 
 def _median(rounds: Sequence[Round], of: Shown) -> float | None:
@@ -461,7 +463,7 @@ def _median(rounds: Sequence[Round], of: Shown) -> float | None:
 
 
 def _row(name: str, *figures: Shown, form: str = ",.0f") -> tuple[str, Callable[[Rounds], str]]:
-    """A row of the table: figures beside each other, as medians."""
+    """Make a row of the table: medians of figures, beside each other."""
 
     def cell(rounds: Rounds) -> str:
         found = [_median(rounds, each) for each in figures]
@@ -536,14 +538,15 @@ def _rows() -> Iterator[tuple[str, Callable[[Rounds], str]]]:
 
 
 def _last_error(why: str) -> str:
-    """Shorten a reason that ends with a traceback to the error at its end; the JSON has all."""
+    """Shorten a reason that ends with a traceback to its final error; the JSON has the whole
+    reason."""
     lines = why.splitlines()
     errors = [at for at, line in enumerate(lines) if "Error" in line and not line.startswith(" ")]
     return " ".join(line.strip() for line in lines[max(errors, default=0) :])
 
 
 def table(results: Mapping[str, Rounds]) -> str:
-    """One column per system, medians of its rounds."""
+    """Return the table: one column per system, with the medians of its rounds."""
     peers = [peer for peer in PEERS if results.get(peer.name)]
     lines = [
         " | ".join(["| ", *(peer.name for peer in peers)]) + " |",

@@ -1,9 +1,9 @@
-"""A producer that costs next to nothing: what is measured is how fast a broker and bookies publish.
+"""A producer that costs next to nothing, so that the speed of broker and bookies is measured.
 
 It speaks the protocol over a connection of its own. All frames of a run are made before the clock
-starts, checksums included, as tools that load HTTP servers do: a client on the same two cores would
-otherwise take a quarter of what there is to measure. Receipts are walked through frame by frame;
-they must come in order, and none may be missing.
+starts, checksums included, as tools that load HTTP servers do. A client on the same two cores would
+otherwise take a quarter of what is measured. Receipts are checked frame by frame: they must come in
+order, and none may be missing.
 
 usage: python -m tests.bench.publish_load PORT TOPIC MESSAGES BYTES IN_FLIGHT
 """
@@ -23,22 +23,23 @@ from tests.bench.figures import Latency
 from tests.bench.lean_client import RECEIPT, LeanClient, varint_at
 
 _SEND_ERROR = b"\x08\x08"
-"""How its command begins."""
+"""First bytes of the command of a SEND_ERROR."""
 
 
 class _Producer(LeanClient):
-    """Keeps so many messages in flight, until all have their receipts."""
+    """Keeps so many messages in flight until all have their receipts."""
 
     def __init__(self) -> None:
         super().__init__()
         self._frames = memoryview(b"")
         self._ends = array("q")
-        """Where in the frames each one ends; the first value is the beginning of the first."""
+        """Positions in the frames where each frame ends; the first value is the start of the first
+        frame."""
         self._in_flight = 0
         self._sent = 0
         self._confirmed = 0
         self._groups: deque[tuple[int, float]] = deque()
-        """What was written at once: how many were sent then, and when."""
+        """Groups of messages written at once: total sent by then, and when."""
         self.latencies_s: list[float] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -103,7 +104,7 @@ async def _publish(
     port: int, topic: str, messages: int, size: int, in_flight: int
 ) -> dict[str, object]:
     client = await _Producer.connect(port)
-    await client.subscribe(topic, "keeper")  # nobody uses it: it keeps the messages until the end
+    await client.subscribe(topic, "keeper")  # unused, it keeps the messages until the end
     client.prepare(await client.create_producer(topic), messages, size)
     started_s, client_s = time.perf_counter(), time.process_time()
     client.start(in_flight)

@@ -1,4 +1,4 @@
-"""pulsar-lite as a peer: one process, one copy in RocksDB, not synced; it speaks as Pulsar does."""
+"""pulsar-lite as a peer: one process, one copy in RocksDB, not synced, with Pulsar's protocol."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +9,7 @@ _READY_TIMEOUT_S = 30.0
 
 
 def _program() -> Path:
-    """The server inside the Python package; the package's own launcher waits by polling.
+    """Return the path of the server in the Python package; the package's own launcher polls.
 
     Raises:
         FileNotFoundError: the package is not installed.
@@ -23,7 +23,7 @@ def _program() -> Path:
 
 
 class PulsarLite:
-    """One server on this host, its data below `directory`."""
+    """One server on this host, with its data below `directory`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)

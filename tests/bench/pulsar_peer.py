@@ -1,8 +1,8 @@
 """Apache Pulsar as a peer: `pulsar standalone`, with bookies of its own, from Maven Central.
 
-Its journals are synced as ours are, which its `standalone.conf` does not do by itself, and topics
+Its journals are synced like Magnetar's, which its `standalone.conf` does not do by default. Topics
 keep their messages and are not deleted. Everything else is as shipped. Memory is the proportional
-set size (Pss): its garbage collector maps the heap three times, so the resident size lies.
+set size (Pss): its garbage collector maps the heap three times, so the resident size is misleading.
 """
 
 import os
@@ -23,7 +23,8 @@ from tests.waiting import wait_until
 
 VERSION = "4.0.8"
 WARM_MESSAGES = 600_000
-"""Before the Java machine has compiled what it needs, a message costs it twice as much."""
+"""Number of messages after which the Java machine has compiled its hot code; before that, a message
+costs it twice as much."""
 
 _ARTIFACT = f"org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin"
 _HOME = ROOT / ".venv" / f"pulsar-{VERSION}"
@@ -32,13 +33,13 @@ _READY_TIMEOUT_S = 120.0
 
 
 def why_missing() -> str:
-    """Why it cannot be run here; empty: it can."""
+    """Return why it cannot run here; empty: it can."""
     missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
     return f"{' and '.join(missing)} not found" if missing else ""
 
 
 def distribution() -> Path:
-    """The directory of the server, fetched and unpacked once.
+    """Return the directory of the server, which is fetched and unpacked once.
 
     Raises:
         OSError, subprocess.SubprocessError: it cannot be fetched or unpacked.
@@ -49,7 +50,7 @@ def distribution() -> Path:
     shutil.rmtree(fetched, ignore_errors=True)
     fetched.mkdir(parents=True)
     goal = ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={fetched}"]
-    # On stdout is the benchmark's JSON, and Maven ends with an escape sequence even when quiet.
+    # Stdout holds the benchmark's JSON, and Maven ends with an escape sequence even when quiet.
     subprocess.run(
         ["mvn", "--quiet", "--batch-mode", *goal],
         check=True,
@@ -58,7 +59,7 @@ def distribution() -> Path:
         timeout=_FETCH_TIMEOUT_S,
     )
     (archive,) = fetched.glob("*.tar.gz")
-    # Not tarfile, whose filter against paths that lead elsewhere came with Python 3.11.4.
+    # Not tarfile: its filter against paths outside of the directory came with Python 3.11.4.
     subprocess.run(["tar", "-xzf", archive, "-C", fetched], check=True)
     archive.unlink()
     (unpacked,) = fetched.iterdir()
@@ -68,7 +69,7 @@ def distribution() -> Path:
 
 
 class ApachePulsar:
-    """One process: metadata store, bookies and broker; its data below `directory`."""
+    """One process with metadata store, bookies and broker, and its data below `directory`."""
 
     def __init__(self, directory: Path, *, bookies: int) -> None:
         home = distribution()
@@ -130,7 +131,7 @@ class ApachePulsar:
 
     def wait_ready(self) -> None:
         self._server.wait_ready(_READY_TIMEOUT_S)
-        # It makes the namespace a moment after it has said that it is ready.
+        # It creates the namespace a moment after it has reported that it is ready.
         wait_until(self._has_namespace, "public/default of Apache Pulsar")
 
     def _has_namespace(self) -> bool:
@@ -139,7 +140,7 @@ class ApachePulsar:
 
     @property
     def pid(self) -> int:
-        """Of the script that runs it."""
+        """Process id of the script that runs it."""
         return self._server.pid
 
     def stop(self) -> None:
@@ -147,7 +148,7 @@ class ApachePulsar:
 
 
 def _free_row(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on."""
+    """Return the first of so many consecutive ports that are free."""
     while True:
         first = free_ports(1)[0]
         if all(is_free(HOST, first + offset) for offset in range(1, count)):

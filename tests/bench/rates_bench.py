@@ -1,8 +1,8 @@
-"""A thousand topics at a steady rate: how long a publish takes when none of them makes a batch.
+"""A thousand topics at a steady rate: the latency of a publish when no topic forms a batch.
 
-Each topic has a producer and a consumer, and a ledger of its own, so that nearly every entry goes
-alone: as a frame to each bookie, a receipt, a delivery and an acknowledgement. What broker, bookies
-and clients used of the processor stands beside the figure: on a machine of two cores they have to
+Each topic has a producer, a consumer and a ledger of its own, so nearly every entry travels alone:
+as a frame to each bookie, a receipt, a delivery and an acknowledgement. The processor time of
+broker, bookies and clients is reported beside the figure, because on a machine of two cores they
 share it.
 """
 
@@ -20,11 +20,11 @@ _MSGS_PER_S: Final = 20
 _P99_MS_MAX: Final = 20.0
 _CLIENTS: Final = 10
 _RATES: Final = (5, 10, 20)
-"""Messages per second and topic: where it is too much, the others say what is not."""
+"""Messages per second and topic: if one rate is too high, the others show what is not."""
 
 
 class RatesBench:
-    """Adds its figures to the report."""
+    """Measures steady rates; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -35,7 +35,7 @@ class RatesBench:
         self._rates = _RATES if is_full else (_MSGS_PER_S,)
 
     def rates(self) -> None:
-        """One rate after the other, each with topics of its own."""
+        """Measure one rate after the other, each with topics of its own."""
         numbers = itertools.count()
         with ProcessCluster(self._report.directory / "rates") as cluster:
             for rate in self._rates:

@@ -1,10 +1,10 @@
 """Very many topics, each with a producer and a consumer, all at a steady rate.
 
-Clients have as many topics each as share a connection. Every topic has its turn in each period, the
-turns evenly spread over it, by the millisecond; a latency counts from the moment at which its
-message was due, so that a client that comes too late does not make the broker look better: up to
-its receipt, and up to its consumer. Consumers acknowledge one by one. What the servers use of the
-processor is taken over the time that is measured.
+Each client has as many topics as share a connection. Every topic has its turn in each period; the
+turns are spread evenly over the period, to the millisecond. A latency counts from the moment at
+which the message was due, up to its receipt and up to its consumer, so that a late client does not
+make the broker look better. Consumers acknowledge one by one. The servers' processor time is taken
+over the measured time.
 
 usage: python -m tests.bench.rates_load PORT TOPICS CLIENTS MSGS_PER_S WARM_S SECONDS PREFIX PID...
 """
@@ -46,10 +46,10 @@ class _Topics(LeanClient):
         self.encoders: list[SendEncoder] = []
         self.sent = [0] * count
         self.due_s: list[dict[int, float]] = [{} for _ in range(count)]
-        """By sequence id, of messages without a receipt."""
+        """Due times, by sequence id, of messages without a receipt."""
         self.latencies_s: list[float] = []
         self._undelivered_due_s: list[deque[float]] = [deque() for _ in range(count)]
-        """Of messages that have not come back, in the order in which they do."""
+        """Due times of messages that have not been delivered, in the order of their delivery."""
         self.delivered_s: list[float] = []
         self.received = 0
         self._used = [0] * count
@@ -64,7 +64,7 @@ class _Topics(LeanClient):
             self.transport.write(encode_flow(number, _QUEUE))
 
     def publish(self, number: int, due_s: float) -> bytes:
-        """The frame of the next message of a topic."""
+        """Return the frame of the next message of a topic."""
         sequence_id = self.sent[number]
         self.sent[number] += 1
         self.due_s[number][sequence_id] = due_s
@@ -103,7 +103,7 @@ class _Topics(LeanClient):
 
     @property
     def is_drained(self) -> bool:
-        """Everything has its receipt, and has come back."""
+        """Whether every message has its receipt and was delivered."""
         return self.received == sum(self.sent) and not any(self.due_s)
 
 
@@ -121,7 +121,7 @@ class _Schedule:
         self._next = 0
 
     async def run(self, seconds: float) -> None:
-        """Send what is due in each tick: all of a tick at its end."""
+        """Send the messages that are due in each tick, at its end."""
         turns, step_s = self._turns, self._step_s
         started_s = time.perf_counter()
         first, total = self._next, round(seconds / step_s)
@@ -138,7 +138,8 @@ class _Schedule:
             self._next = until
             for client, frames in parts.items():
                 client.transport.write(b"".join(frames))
-            # Not until the next tick: the loop's timers round to milliseconds, and less is a spin.
+            # Not only until the next tick: the loop's timers round to ms, and a shorter sleep would
+            # spin.
             await asyncio.sleep(_TICK_S)
 
 
@@ -148,7 +149,7 @@ async def _run(port: int, topics: int, clients: int, rate: float) -> dict[str, o
     progress = asyncio.Event()
     every = [await _Topics.connect(port, topics // clients, progress) for _ in range(clients)]
     await asyncio.gather(*(each.open(f"{prefix}-{at}") for at, each in enumerate(every)))
-    # Clients make no cycles, and a pause to look for some would count as the broker's.
+    # Clients make no cycles, and a pause to search for some would count as the broker's.
     gc.disable()
     schedule = _Schedule(every, rate)
     await schedule.run(warm_s)

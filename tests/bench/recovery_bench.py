@@ -1,19 +1,19 @@
-"""A bookie is lost for good: how fast every ledger gets its copies back, and what publishing loses.
+"""A bookie is lost for good: speed of re-replication, and its cost for publishing.
 
-Some ledgers are written first. Then a producer publishes, on the same bookies; the rate before the
-loss is compared with the rate while copies are made. What was copied is what the workers count; the
-time is from the first copy until the ledgers of the beginning are whole. What was published before
-the loss comes after that, when its ledgers are closed; the JSON says how long all of it took.
+Some ledgers are written first. Then a producer publishes on the same bookies; the rate before the
+loss is compared with the rate while copies are made. Copied bytes are those that the workers count;
+the time is from the first copy until the first ledgers are whole. The ledgers published before the
+loss come after that, when they are closed; the JSON says how long all of it took.
 
-There are two publishers, and each has both halves of the line as its figures:
+There are two publishers, each with both figures, the speed of copies and the rate of publishing:
 
 - *Saturated*: 1 KB unbatched, 1000 in flight, as fast as receipts come. It takes both cores for
   itself, so every copy is made at its expense: at 8 ms of processor time per megabyte, 100 MB/s
   are 0.8 of two cores, and 0.7 of the rate cannot be left before a megabyte costs 6 ms. It stays in
-  the report, with the same targets, as what the cost of copying is judged by.
+  the report, with the same targets, as the measure of the cost of copying.
 - *Batched*: 20 000 messages of 1 KB a second, the load that docs/operations/sizing.md plans with,
   in batches of 128, which is what the official clients' default of 128 KB makes of such messages.
-  It leaves room, as a cluster should that can lose a bookie. This is the verdict of the line.
+  It leaves room, as a cluster should that can lose a bookie. These figures are the verdict.
 """
 
 import os
@@ -51,17 +51,18 @@ _ENVIRONMENT = {
     "MAGNETAR_AUDITOR_SETTLE_S": "1",
     "MAGNETAR_WORKER_OPEN_LEDGER_GRACE_S": "5",
 }
-"""Nobody waits for the bookie to come back."""
+"""Short timeouts: nobody waits for the bookie to come back."""
 
 
 @dataclass(slots=True)
 class _Samples:
-    """Moments, messages published by then, bytes copied by then."""
+    """Rows of time, messages published by then, and bytes copied by then."""
 
     rows: list[tuple[float, float, float]] = field(default_factory=list)
 
     def copying(self) -> list[tuple[float, float, float]]:
-        """From the last row before the first copy to the first with all of them."""
+        """Return the rows from the last one before the first copy to the first one with all
+        copies."""
         rows = self.rows
         start = next((at for at, row in enumerate(rows) if row[2] > rows[0][2]), len(rows) - 1)
         end = next(at for at, row in enumerate(rows) if row[2] == rows[-1][2])
@@ -69,7 +70,7 @@ class _Samples:
 
     @staticmethod
     def rate(rows: list[tuple[float, float, float]], column: int) -> float:
-        """Per second."""
+        """Return the rate per second of a column."""
         if len(rows) < 2:
             return 0.0
         (first, last) = rows[0], rows[-1]
@@ -77,7 +78,7 @@ class _Samples:
 
 
 class _Publisher(NamedTuple):
-    """A load, and the arguments of `perf produce` that make it."""
+    """A load, and the arguments of `perf produce` for it."""
 
     name: str
     arguments: tuple[str, ...]
@@ -90,7 +91,7 @@ _PUBLISHERS = (
 
 
 class _Loss(NamedTuple):
-    """What one loss of a bookie was measured to do."""
+    """Measured effect of one loss of a bookie."""
 
     copy_mb_per_s: float
     published_before: float
@@ -104,14 +105,14 @@ class _Loss(NamedTuple):
 
 
 class RecoveryBench:
-    """Adds its figures to the report."""
+    """Measures recovery; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
         self._effort = effort
 
     def recovery(self) -> None:
-        """One bookie and its disk are lost under each of the publishers."""
+        """Lose one bookie and its disk under each of the publishers."""
         for publisher in _PUBLISHERS:
             self._add(publisher, [self._lose(publisher) for _ in range(self._effort.repeats)])
 
@@ -138,7 +139,7 @@ class RecoveryBench:
                 during = _sample(
                     cluster, lambda: _is_free_of(cluster.metadata_url, lost, ledger_ids)
                 )
-                if not is_quick:  # What was published before the loss, too.
+                if not is_quick:  # ledgers published before the loss, too
                     _sample(cluster, lambda: _is_free_of(cluster.metadata_url, lost))
                 whole_s = time.monotonic()
         shutil.rmtree(directory)
@@ -187,7 +188,7 @@ class RecoveryBench:
 
 
 async def _write(metadata_url: str, *, ledger_mb: int) -> list[int]:
-    """The ledgers that are there when the bookie is lost."""
+    """Write the ledgers that exist when the bookie is lost."""
     async with open_client(metadata_url) as client:
         entries = ledger_mb * (1 << 20) // _ENTRY_BYTES
         return await fill(client, ledgers=_LEDGERS, entries=entries, entry_bytes=_ENTRY_BYTES)
@@ -195,7 +196,7 @@ async def _write(metadata_url: str, *, ledger_mb: int) -> list[int]:
 
 @contextmanager
 def _publishing(cluster: RealCluster, publisher: _Publisher) -> Iterator[None]:
-    """A process that publishes until the end."""
+    """Publish from another process while the block runs."""
     process = subprocess.Popen(
         magnetar_command(
             *("perf", "produce", "recovery", "--url", cluster.service_url),
@@ -218,7 +219,7 @@ def _publishing(cluster: RealCluster, publisher: _Publisher) -> Iterator[None]:
 
 
 def _sample(cluster: RealCluster, is_over: Callable[[], bool], *, for_s: float = 0) -> _Samples:
-    """Until something is so, looked at once a second; or for a time."""
+    """Take samples for a time, or until a condition holds, which is checked once a second."""
     samples = _Samples()
     start_s = time.monotonic()
     look_s = start_s + 1
@@ -238,14 +239,14 @@ def _sample(cluster: RealCluster, is_over: Callable[[], bool], *, for_s: float =
 
 
 def _metric(url: str, name: str) -> float:
-    """The sum over all labels."""
+    """Return the sum of a metric over all labels."""
     text = call(url, "GET", "/metrics", timeout_s=10, expect=200).text
     pattern = rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+]+)$"
     return sum(float(value) for value in re.findall(pattern, text, re.MULTILINE))
 
 
 def _is_free_of(metadata_url: str, bookie_id: str, ledger_ids: Sequence[int] = ()) -> bool:
-    """Whether none of these ledgers, none at all by default, counts on the bookie any more."""
+    """Whether none of these ledgers (by default: of all ledgers) refers to the bookie any more."""
 
     async def look() -> bool:
         async with open_client(metadata_url) as client:
@@ -259,5 +260,5 @@ def _is_free_of(metadata_url: str, bookie_id: str, ledger_ids: Sequence[int] = (
 
 
 def _pass_time(seconds: float) -> None:
-    """Time that has to pass by itself."""
+    """Let time pass."""
     threading.Event().wait(seconds)

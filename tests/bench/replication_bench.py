@@ -1,10 +1,10 @@
 """Two clusters that copy a topic both ways: rate, processor time, and delay.
 
-They are two standalone servers, and then two brokers with three bookies each. Both are published to
-at a steady rate at once, by clients that cost next to nothing. The rate reached counts until the
-last copy has arrived. The same load on a topic that is not copied says what publishing alone costs.
-The delay is from when a message was due at one server until a consumer at the other one has it, at
-a rate that leaves the processors idle.
+The clusters are first two standalone servers, then two brokers with three bookies each. Clients
+that cost next to nothing publish to both at once, at a steady rate. The reached rate counts until
+the last copy has arrived. The same load on a topic that is not copied gives the cost of publishing
+alone. The delay is from when a message was due at one server until a consumer at the other one has
+it, at a rate that leaves the processors idle.
 """
 
 import shutil
@@ -27,7 +27,7 @@ _RATE: Final = 22_000
 _SIZE: Final = 1_000
 _BATCH: Final = 100
 _RATE_MIN: Final = 20_000
-"""What must be reached until the last copy has arrived."""
+"""Rate to reach, counted until the last copy has arrived."""
 _DELAY_RATE: Final = 1_000
 _DELAY_MS_MAX: Final = 100.0
 _WITHIN_S: Final = 300.0
@@ -35,13 +35,13 @@ _COPIED: Final = "public/both"
 _ALONE: Final = "public/default"
 _CLUSTERS: Final = ("east", "west")
 _CLUSTERS_BYTES: Final = 20 << 30
-"""Room on the disk for two clusters of three bookies: they write 18 GB."""
+"""Disk space in bytes for two clusters of three bookies, which write 18 GB."""
 _FULL_SHARE: Final = BookieSettings.model_fields["disk_full_share"].default
-"""Bookies refuse writes when so much of a disk is used, in parts of 1."""
+"""Used share of a disk, from 0 to 1, at which bookies refuse writes."""
 
 
 class _Server(HasHttp, Protocol):
-    """One of the two clusters: where its broker is."""
+    """One of the two clusters: the addresses of its broker."""
 
     port: int
 
@@ -50,8 +50,8 @@ class _Server(HasHttp, Protocol):
 
 
 def _want_of_room(directory: Path) -> str:
-    """Say why bookies would refuse writes on the way, and copies stand still; empty: they would
-    not."""
+    """Return why bookies would refuse writes during the run, which stalls the copies; empty: they
+    would not."""
     disk = shutil.disk_usage(directory)
     room = disk.free - (1 - _FULL_SHARE) * disk.total
     if room >= _CLUSTERS_BYTES:
@@ -64,7 +64,7 @@ def _want_of_room(directory: Path) -> str:
 
 
 class ReplicationBench:
-    """Adds its figures to the report."""
+    """Measures copies between clusters; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -73,10 +73,10 @@ class ReplicationBench:
         self._seconds = 15.0 if is_full else 2.0
         self._servers: Sequence[_Server] = ()
         self._cpu_s: Callable[[], float] = lambda: 0.0
-        """Processor time that all servers have used so far."""
+        """Returns the processor time that all servers have used so far."""
 
     def replication(self) -> None:
-        """Two standalone servers."""
+        """Measure two standalone servers."""
         directory = self._report.directory / "replication"
         directory.mkdir(parents=True)
         servers = [
@@ -90,7 +90,7 @@ class ReplicationBench:
             self._delays()
 
     def replication_of_clusters(self) -> None:
-        """Two brokers with three bookies each."""
+        """Measure two brokers with three bookies each."""
         directory = self._report.directory / "replication-of-clusters"
         if self._rounds > 1 and (reason := _want_of_room(self._report.directory)):
             sys.stderr.write(f"copies between clusters of bookies are left out: {reason}\n")
@@ -114,7 +114,8 @@ class ReplicationBench:
         self._load_once()
 
     def _load_once(self) -> None:
-        """Have the code loaded, and connections made, before something is measured."""
+        """Publish once, so that code is loaded and connections exist before anything is
+        measured."""
         for namespace in (_COPIED, _ALONE):
             self._publish(f"persistent://{namespace}/warm", seconds=1.0)
 
@@ -144,8 +145,8 @@ class ReplicationBench:
         )
 
     def _publish(self, topic: str, *, seconds: float = 0.0) -> dict[str, float]:
-        """Publish at both servers; return what was reached, and its cost, when all copies are
-        there."""
+        """Publish at both servers; when all copies have arrived, return the reached rate and its
+        cost."""
         seconds = seconds or self._seconds
         messages = 2 * _RATE * seconds
         ports = [each.port for each in self._servers]
@@ -195,7 +196,7 @@ class ReplicationBench:
 
 
 def _connect(east: _Server, west: _Server) -> None:
-    """Have all topics of the namespace copied both ways."""
+    """Set up copies both ways of all topics in the namespace."""
     tenant = {"allowedClusters": list(_CLUSTERS), "adminRoles": []}
     for here, other, name in ((east, west, "west"), (west, east, "east")):
         record = {"brokerServiceUrl": other.url, "serviceUrl": other.http_url}

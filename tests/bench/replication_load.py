@@ -1,7 +1,7 @@
-"""Publishes at two clusters at a steady rate, and takes what arrives at the other one.
+"""Publishes at two clusters at a steady rate, and consumes what arrives at the other one.
 
-`publish` sends batches to the same topic at both; `delay` sends single messages to a topic for each
-direction, and consumes them at the other cluster. A delay counts from the moment at which its
+`publish` sends batches to the same topic at both clusters. `delay` sends single messages to a topic
+per direction, and consumes them at the other cluster. A delay counts from the moment at which the
 message was due. Clients are lean: bodies are made before the clock starts.
 
 usage: python -m tests.bench.replication_load publish PORT PORT TOPIC RATE SECONDS BYTES BATCH
@@ -27,23 +27,23 @@ _DRAIN_S = 300.0
 
 
 class _Publisher(LeanClient):
-    """Sends entries of one size when they are due, to one topic."""
+    """Sends entries of one size to one topic, when they are due."""
 
     def __init__(self, batch: int, size: int) -> None:
         super().__init__()
         self._batch = batch
         message = b"x" * size
-        # All batches have one body; nobody looks at the numbers in it.
+        # All batches share one body; nobody reads the numbers in it.
         self._body = encode_batch([message] * batch, [b""] * batch, 0) if batch > 1 else message
         self._encoder: SendEncoder
         self.due_s: list[float] = []
-        """Of each entry."""
+        """Due time of each entry."""
         self.receipts = 0
         self.receipted = asyncio.Event()
-        """Set when there are news."""
+        """Set after each read."""
 
     async def open(self, topic: str) -> None:
-        """Have a producer."""
+        """Create the producer."""
         self._encoder = SendEncoder(0, await self.create_producer(topic))
 
     def on_frame(self, buffer: bytearray, at: int) -> None:
@@ -56,7 +56,7 @@ class _Publisher(LeanClient):
         self.receipted.set()
 
     async def publish(self, entries: int, entries_per_s: float) -> None:
-        """Send so many entries, and wait for the receipts of all that were ever sent."""
+        """Send so many entries, and wait for the receipts of all entries sent so far."""
         began_s, first = time.perf_counter(), len(self.due_s)
         while (sent := len(self.due_s) - first) < entries:
             due = min(entries, 1 + int((time.perf_counter() - began_s) * entries_per_s))
@@ -92,10 +92,10 @@ class _Consumer(LeanClient):
         self.arrived_s: list[float] = []
         self._used = 0
         self.came = asyncio.Event()
-        """Set when there are news."""
+        """Set after each read."""
 
     async def open(self, topic: str) -> None:
-        """Subscribe, and be ready for messages."""
+        """Subscribe, and grant the first permits."""
         await self.subscribe(topic, "delay", kind="Exclusive")
         self.transport.write(encode_flow(0, _QUEUE))
 
@@ -134,7 +134,7 @@ async def _delay(ports: list[int], topic: str, load: "_Load") -> dict[str, objec
         consumers.append(await _Consumer.connect(ports[1 - number]))
         await publishers[-1].open(name)
         await consumers[-1].open(name)
-    # The first ones find topics that are not loaded yet, and replicators that connect.
+    # The first entries meet topics that are not loaded yet, and replicators that still connect.
     for count in (load.warm_entries, load.entries):
         work = (each.publish(count, load.entries_per_s) for each in publishers)
         await asyncio.gather(*work)
@@ -159,7 +159,7 @@ async def _until_arrived(publisher: _Publisher, consumer: _Consumer) -> None:
 
 
 class _Load:
-    """How much is sent."""
+    """Amount and rate of what is sent."""
 
     def __init__(self, rate: float, seconds: float, size: int, batch: int) -> None:
         self.size, self.batch = size, batch
@@ -169,7 +169,7 @@ class _Load:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     what, one, other, topic, rate, seconds, size, batch = sys.argv[1:]
     load = _Load(float(rate), float(seconds), int(size), int(batch))
     work = _publish if what == "publish" else _delay

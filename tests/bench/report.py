@@ -1,4 +1,4 @@
-"""Figures, their targets and how they are shown; and measuring between runs of the yardstick."""
+"""Figures, their targets and their output; and measuring between runs of the yardstick."""
 
 import statistics
 import sys
@@ -11,7 +11,7 @@ from tests.bench import ceiling
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure. Quick is for CI: it shows that everything runs, and rough figures."""
+    """How long to measure. `QUICK` is for CI: it shows that everything runs, with rough figures."""
 
     repeats: int
     messages: int
@@ -19,7 +19,7 @@ class Effort:
     single_messages: int
     restart_mb: int
     probes: int
-    """How often each of the short ledger measurements is made."""
+    """Number of runs of each short ledger measurement."""
 
 
 FULL = Effort(
@@ -42,7 +42,7 @@ QUICK = Effort(
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the result. `ratio` is to `beside`, which was measured right beside it."""
+    """One line of the result. `ratio` is to the value of `beside`, measured at the same time."""
 
     name: str
     unit: str
@@ -58,7 +58,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Runs of a load, and the yardstick around each."""
+    """Runs of a load, and the speed of the yardstick around each."""
 
     values: list[float]
     ceilings: list[float]
@@ -79,7 +79,7 @@ class Paired:
 
 
 def measure(run: Callable[[int], float], yardstick: Callable[[], float], *, repeats: int) -> Paired:
-    """Run `run(number)` between two runs of the yardstick, whose mean it is compared with."""
+    """Call `run(number)` between two runs of the yardstick; their mean is its comparison."""
     values: list[float] = []
     ceilings: list[float] = []
     before = yardstick()
@@ -99,7 +99,7 @@ class Report:
         self.figures: list[Figure] = []
 
     def ceiling(self, *, size: int, in_flight: int, entries: int) -> float:
-        """Entries per second of the yardstick."""
+        """Return the entries per second of the yardstick."""
         return ceiling.measure(
             entries=max(entries, in_flight),
             size=size,
@@ -108,7 +108,7 @@ class Report:
         ).entries_per_s
 
     def ceiling_p50_ms(self, *, size: int, entries: int) -> float:
-        """The yardstick's median with one entry in flight."""
+        """Return the yardstick's median latency with one entry in flight."""
         measured = ceiling.measure(
             entries=entries, size=size, in_flight=1, directory=self.directory
         )

@@ -2,8 +2,8 @@
 
 Rates: 100 B messages as fast as receipts allow, unbatched and in batches of 1000. Latencies, from
 the call to the receipt: one message at a time, and at 2000 messages per second, all unbatched. Both
-clients take turns against one `magnetar standalone`, which shares the machine with them; told are
-the medians of the rounds.
+clients take turns against one `magnetar standalone`, which shares the machine with them. The report
+has the medians of the rounds.
 """
 
 import asyncio
@@ -28,17 +28,18 @@ _BATCHED_MIN = 300_000
 _BATCH = 1_000
 _THEIR_BATCHED = 600_000
 """Messages of the official client in batches: 600 full ones, several seconds of a steady rate. It
-takes one message per call, so that as many as ours would take minutes, and tell the same rate."""
+takes one message per call, so as many messages as for the SDK would take minutes, for the same
+rate."""
 _RATE = 2_000
 _IN_FLIGHT = 1_000
 _WAIT_S = 120.0
 
 Load = Callable[[str, int], list[float]]
-"""Runs a load of so many messages; gives the rate, or p50 and p99 in ms."""
+"""Runs a load of so many messages; returns the rate, or p50 and p99 in ms."""
 
 
 class SdkBench:
-    """Adds its figures to the report."""
+    """Measures both clients; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -47,7 +48,7 @@ class SdkBench:
         self._scale = 1 if is_full else 10
 
     def sdk(self) -> None:
-        """Rates, then latencies."""
+        """Measure rates, then latencies."""
         with Standalone(self._report.directory / "sdk") as server:
             for batching, messages, least in (
                 (False, (300_000, 300_000), _UNBATCHED_MIN),
@@ -104,7 +105,7 @@ class SdkBench:
     def _in_turn(
         self, loads: tuple[Load, Load], url: str, messages: tuple[int, int]
     ) -> tuple[list[list[float]], list[list[float]]]:
-        """The results of both, measured one after the other in each round."""
+        """Return the results of both clients, measured one after the other in each round."""
         results: tuple[list[list[float]], list[list[float]]] = ([], [])
         for load, count in zip(loads, messages, strict=True):
             load(url, max(100, count // 20))  # connections, caches, the topic
@@ -230,7 +231,7 @@ def _their_pace(url: str, messages: int) -> list[float]:
     done = threading.Event()
 
     def told(begun_s: float, result: object, message_id: object) -> None:
-        # To raise here would end the process: the call comes out of the client's own code.
+        # An error raised here would end the process: the client's own code makes the call.
         if result != pulsar.Result.Ok:
             failed.append(result)
         latencies_s.append(time.perf_counter() - begun_s)

@@ -1,8 +1,8 @@
 """The Spark sink by itself: `python -m tests.bench.sink_bench`.
 
-What a task does with Arrow batches of 10 000 rows, without Spark around it, against a standalone:
-rows per second of wall time, and per second of this process's processor time, which is what "per
-core" means and what other work on the machine does not change.
+Runs a task's work on Arrow batches of 10 000 rows, without Spark around it, against a standalone.
+Prints rows per second of wall time, and per second of this process's processor time. The latter is
+the rate per core, which other work on the machine does not change.
 """
 
 import json

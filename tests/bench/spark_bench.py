@@ -1,6 +1,9 @@
-"""Reading topics by Spark: rows per executor core, two cores beside one, the time of a micro-batch
-beside Spark's own, how long a message takes into `foreachBatch`, what reading straight from bookies
-costs those who publish meanwhile, and what the broker's tail cache notices of it.
+"""Reading topics by Spark: rates per core, micro-batches, latency, and effects on broker and
+bookies.
+
+Measures rows per executor core, two cores beside one, the time of a micro-batch beside Spark's own,
+and the time of a message until `foreachBatch`. Also measures what reading directly from bookies
+costs publishers meanwhile, and its effect on the broker's tail cache.
 """
 
 import contextlib
@@ -34,7 +37,7 @@ _ATTEMPTS_MAX: Final = 5
 
 
 class SparkBench:
-    """Adds its figures to the report."""
+    """Measures Spark; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -49,7 +52,7 @@ class SparkBench:
                 self._fill(server, size)
             self._cores(server)
             if self._is_full:
-                # Each is a JVM of its own, which a quick look has no time to warm.
+                # Each needs a JVM of its own, which a quick run has no time to warm.
                 self._micro_batches(server)
                 self._latency(server)
                 self._cache_beside(server)
@@ -113,7 +116,7 @@ class SparkBench:
             },
             "batches": batches,
         }
-        # Each once to warm the JVM, and then once more to be measured.
+        # Each once to warm the JVM, then once to be measured.
         streams = [own, ours, in_java]
         work = {"what": "stream", "cores": 1, "streams": [*streams, *streams]}
         plain, magnetar, rate = _measure(work)[-3:]
@@ -134,7 +137,8 @@ class SparkBench:
         )
 
     def _latency(self, server: Standalone) -> None:
-        """From when a message was due to when `foreachBatch` has its row, at 1,000 a second."""
+        """Measure from when a message was due until `foreachBatch` has its row, at 1,000 a
+        second."""
         topic = f"{_TOPIC}-latency"
         admin(server, "PUT", "persistent/public/default/spark-bench-latency")
         work = {
@@ -157,7 +161,8 @@ class SparkBench:
             )
 
     def _beside_publishing(self, cluster: ProcessCluster) -> None:
-        """Publishing with Spark's processes running, each time between two with them stopped."""
+        """Measure publishing with Spark's processes running, each time between two runs with them
+        stopped."""
         keep_topics(cluster)
         self._fill(cluster, 100)
         numbers = itertools.count()
@@ -209,7 +214,8 @@ class SparkBench:
         self._cache(alone, beside)
 
     def _reading(self, server: Standalone | ProcessCluster) -> dict[str, Any]:
-        """Of a topic that was written before: what is read is not what is being published."""
+        """Return the work of reading a topic that was written before, not the one being published
+        to."""
         return {
             "what": "beside",
             "cores": 1,
@@ -219,7 +225,8 @@ class SparkBench:
         }
 
     def _cache(self, alone: CacheUse, beside: CacheUse) -> None:
-        """A read through the broker would insert what it reads, and be counted among the looks."""
+        """Report the tail cache. A read through the broker would insert entries and count as
+        lookups."""
         more = 100 * (beside.inserted_share - alone.inserted_share)
         fewer_hits = 100 * (alone.hit_share - beside.hit_share)
         self._report.add(
@@ -244,8 +251,8 @@ class SparkBench:
 
 
 def _measure(work: dict[str, Any]) -> Any:
-    """What a Spark of its own finds. On a busy machine it may have no patience with its workers: it
-    gives a Python process ten seconds to start."""
+    """Return what a Spark session of its own measures. Retry, because on a busy machine Spark may
+    give up on its workers: it gives a Python process ten seconds to start."""
     for _ in range(_ATTEMPTS_MAX - 1):
         with contextlib.suppress(load.LoadFailedError):
             return load.run("spark_load", json.dumps(work))
@@ -272,7 +279,7 @@ class _Background:
         return self
 
     def pause(self) -> None:
-        """Stop it, with the JVM and its workers."""
+        """Stop the load with SIGSTOP, with the JVM and its workers."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -289,8 +296,11 @@ class _Background:
 
 
 class _Witness:
-    """A process that copies memory until the block ends, at idle priority as the readers: what
-    else wants nothing but the rest of a processor costs those who publish on this machine."""
+    """A process that copies memory until the block ends, at idle priority like the readers.
+
+    It shows the cost for publishers, on this machine, of a process that only takes unused processor
+    time.
+    """
 
     _PROGRAM = (
         "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"

@@ -1,9 +1,9 @@
-"""What the broker's tail cache is asked and holds while a consumer follows a topic.
+"""Requests to the broker's tail cache, and its content, while a consumer follows a topic.
 
-Published and consumed once alone and once while Spark reads straight from the bookies: looks into
-the cache that found the entry, looks that did not, and entries that came into it. A consumer that
-keeps up finds everything, and each entry comes in once; whoever read through the broker would
-change both.
+Publishes and consumes once alone and once while Spark reads directly from the bookies. Measures
+lookups in the cache that found the entry, lookups that did not, and entries inserted into it. A
+consumer that keeps up finds everything, and each entry is inserted once. A reader through the
+broker would change both.
 """
 
 import re
@@ -16,42 +16,42 @@ from tests.http_calls import call
 from tests.standalone import Standalone
 
 RATE_INTERVAL_MS: Final = 500
-"""Of the server that is asked: its rates of hits and misses are over this long."""
+"""Period in ms over which the server computes its rates of hits and misses."""
 
 RATES_OFTEN: Final = ("env", f"MAGNETAR_BROKER_METRICS_RATE_INTERVAL_MS={RATE_INTERVAL_MS}")
-"""In front of the command that starts it."""
+"""Prefix of the command that starts the server."""
 
 _TOPIC: Final = "persistent://public/default/spark-bench-cache"
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """Of one run."""
+    """Use of the cache in one run."""
 
     delivered: int
     """Entries that were published, and that the consumer got."""
     inserted: int
-    """Entries that came into the cache."""
+    """Entries inserted into the cache."""
     hits_per_s: float
     misses_per_s: float
 
     @property
     def hit_share(self) -> float:
-        """Looks that found the entry, of all looks; 1 if there was none."""
+        """Share of lookups that found the entry; 1 if there was no lookup."""
         looks = self.hits_per_s + self.misses_per_s
         return self.hits_per_s / looks if looks else 1.0
 
     @property
     def inserted_share(self) -> float:
-        """How often an entry came into the cache; once is what publishing alone does."""
+        """Mean number of insertions per entry; publishing alone inserts each once."""
         return self.inserted / self.delivered
 
 
 def follow(server: Standalone, messages: int, run: str) -> CacheUse:
     """Publish entries of 1 KB, which one consumer gets meanwhile; each run has its own topic.
 
-    The load acknowledges nothing: the consumer of a second run would begin with what the first one
-    has left, which no cache holds.
+    The load acknowledges nothing: on the same topic, the consumer of a second run would begin with
+    the first run's messages, which no cache holds.
     """
     before = _inserted(server)
     with _Rates(server) as rates:

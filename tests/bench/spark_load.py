@@ -1,8 +1,9 @@
-"""`python -m tests.bench.spark_load JSON`: a Spark session that reads topics; prints JSON.
+"""A Spark session that reads topics: `python -m tests.bench.spark_load JSON`; prints JSON.
 
-The argument says what to do: `what` (batch, stream, latency, beside), `options` of the source,
-`cores` (the processors that the JVM and its Python workers are pinned to), `seconds` or `rows`. The
-JVM is warm before anything is measured: what it has not compiled yet is several times slower.
+The argument has `what` (batch, stream, latency, beside), `options` of the source, `cores` of the
+session, `processors` that the JVM and its Python workers are pinned to, and the limits of each
+measurement. The JVM is warm before anything is measured: code that it has not compiled yet is
+several times slower.
 """
 
 import json
@@ -38,7 +39,7 @@ def _session(directory: Path, cores: int) -> Any:
 
 
 def _read_once(spark: Any, options: dict[str, str]) -> float:
-    """Seconds for reading everything, and throwing it away on the executors."""
+    """Read everything, discard it on the executors, and return the seconds."""
     started = time.perf_counter()
     frame = spark.read.format("magnetar").options(**options).load()
     frame.write.format("noop").mode("overwrite").save()
@@ -55,7 +56,8 @@ def _batch(spark: Any, work: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beside(spark: Any, work: dict[str, Any]) -> dict[str, Any]:
-    """Read again and again until standard input ends; says when it begins."""
+    """Read again and again until standard input ends. Print `begun` before the first measured
+    read."""
     import threading
 
     _batch(spark, {**work, "repeats": 1})
@@ -76,7 +78,7 @@ def _beside(spark: Any, work: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stream(spark: Any, work: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Median time of a micro-batch, of as many rows each time."""
+    """Return the median time of a micro-batch; all have the same number of rows."""
     reader = spark.readStream.format(work["format"]).options(**work["options"])
     query = (
         reader.load()
@@ -93,13 +95,13 @@ def _stream(spark: Any, work: dict[str, Any], directory: Path) -> dict[str, Any]
                 found[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
         query.awaitTermination(0.2)
     query.stop()
-    # The first ones load classes.
+    # The first micro-batches load classes.
     times = [found[batch] for batch in sorted(found)][len(found) // 3 :]
     return {"ms": statistics.median(times), "runs": times}
 
 
 def _latency(spark: Any, work: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Times from when each message was due to when its row is in the hands of `foreachBatch`."""
+    """Return the times from when each message was due until `foreachBatch` has its row."""
     latencies_s: list[float] = []
     batches = 0
     measured_from = time.time() + work["warm_s"]
@@ -147,7 +149,7 @@ def main() -> None:
         os.sched_setaffinity(0, set(work["processors"]))
     if work.get("niceness"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Spark says a lot on standard output; the result has it to itself.
+    # Spark prints a lot on standard output, which is reserved for the result.
     result_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = result_to

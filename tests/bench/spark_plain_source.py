@@ -1,8 +1,8 @@
-"""A source of Spark in Python that does nothing: what a micro-batch costs Spark by itself.
+"""A Spark source in Python that does nothing: the cost of a micro-batch in Spark itself.
 
-Each micro-batch has one task, which gives the rows of one Arrow batch that is made once, with the
-columns of a topic. Whatever Spark does for any source in Python (the calls into the driver's
-process, the task, its worker, the way of the rows back into the JVM) is in here.
+Each micro-batch has one task, which returns the rows of one Arrow batch that is made once, with the
+columns of a topic. The measured time includes what Spark does for any source in Python: the calls
+into the driver's process, the task, its worker, and the transfer of the rows into the JVM.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ _SCHEMA: Final = StructType(
 
 
 class PlainSource(DataSource):
-    """`format("plain")`: as many rows in each micro-batch, for ever."""
+    """`format("plain")`: the same number of rows in each micro-batch, for ever."""
 
     @classmethod
     def name(cls) -> str:
@@ -62,7 +62,7 @@ class _PlainReader(DataSourceStreamReader):
         return [InputPartition(start["at"])]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """There is nothing to let go."""
+        """Do nothing: there is nothing to release."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield _batch()

@@ -1,7 +1,7 @@
-"""`python -m tests.bench.spark_ticker URL TOPIC MSGS_PER_S SECONDS`: messages that say when they
-were due.
+"""Publishes messages that carry their due time.
 
-Each is the wall clock in nanoseconds, 8 bytes, and filled up to 100 bytes.
+`python -m tests.bench.spark_ticker URL TOPIC MSGS_PER_S SECONDS`. Each message is the wall clock in
+nanoseconds, 8 bytes, and filling up to 100 bytes.
 """
 
 import asyncio

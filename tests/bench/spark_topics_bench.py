@@ -1,9 +1,9 @@
 """Spark queries over very many topics: `python -m tests.bench.spark_topics_bench`.
 
-Planning a thousand topics by a pattern, an idle look at them, the commit of a micro-batch of 200
-partitions, and a batch query over 200 small ones. What the driver does is called here as Spark
-calls it, without Spark; the batch query is Spark's. Beside seconds stand the seconds of processors,
-of this process and of the server: they say what it costs whatever else the machine does.
+Measures planning a thousand topics by a pattern, an idle check of them, the commit of a micro-batch
+of 200 partitions, and a batch query over 200 small ones. The driver's work is called as Spark calls
+it, but without Spark; the batch query runs in Spark. The report also has the processor seconds of
+this process and of the server: they show the cost, whatever other work the machine does.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _LOOKS = 5
 
 
 class TopicsBench:
-    """Adds its figures to the report."""
+    """Measures queries over many topics; its figures go to the report."""
 
     def __init__(self, report: Report, server: Standalone) -> None:
         self._report = report

@@ -1,8 +1,7 @@
-"""One bookie process by itself: how much of the disk, and of the page cache, reaches the client.
+"""One bookie process by itself: how much of the disk's and the page cache's speed the client gets.
 
-The bookie has its own defaults, but for patience.py. Writes are judged beside a plain file that is
-written and synced in the same minute, reads beside plain reads of the very files that they come
-from.
+The bookie has its default settings, except those of patience.py. Writes are compared with a plain
+file that is written and synced in the same minute; reads, with plain reads of the same files.
 """
 
 import statistics
@@ -25,7 +24,7 @@ _LATENESS_MS_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much to write and read."""
+    """Amount of data to write and read."""
 
     write_mb: int
     small_write_mb: int
@@ -63,7 +62,7 @@ class LoadLateness:
 
     moments: int = 0
     outside: int = 0
-    """Of the moments, those outside of passes (loop_probe.py)."""
+    """Number of moments outside of passes (loop_probe.py)."""
     runs: list[dict[str, float]] = field(default_factory=list)
     held: list[list[dict[str, object]]] = field(default_factory=list)
     """Per run the longest times, with the steps of the loop in them."""
@@ -71,7 +70,7 @@ class LoadLateness:
     _latest_outside_ms: list[float] = field(default_factory=list)
 
     def add(self, seen: Seen | Lateness) -> None:
-        """One more run."""
+        """Add a run."""
         self.runs.append(seen.lateness_ms)
         if isinstance(seen, Seen):
             self.held.append(seen.held)
@@ -83,11 +82,12 @@ class LoadLateness:
 
     @property
     def p999_ms(self) -> float:
-        """Of all moments of all runs, one of a thousand was later."""
+        """Lateness that one of a thousand moments, of all runs together, exceeded."""
         return sorted(self._latest_ms, reverse=True)[self.moments // 1000]
 
     def details(self) -> dict[str, object]:
-        """For the report. `outside_passes_p999`: of the moments that are not near a pass."""
+        """Return details for the report. `outside_passes_p999`: of the moments that are not near a
+        pass."""
         outside = sorted(self._latest_outside_ms, reverse=True)
         return {
             "p999": self.p999_ms,
@@ -102,7 +102,7 @@ class LoadLateness:
 
 @dataclass
 class StorageBench:
-    """All figures of one bookie process; they go to the report."""
+    """Measures one bookie process; its figures go to the report."""
 
     report: Report
     effort: Effort
@@ -115,12 +115,13 @@ class StorageBench:
         return Extent.of(self.effort)
 
     def storage_writes(self) -> None:
-        """Adds beside the disk's own speed, and what they cost it."""
+        """Measure adds beside the disk's own speed, and the bytes that they write."""
         self._write("100 KB", _LARGE_BYTES, self._extent.write_mb, entries_per_add=1, least=0.5)
         self._write("1 KB", _KB, self._extent.small_write_mb, entries_per_add=20, least=None)
 
     def storage_reads(self) -> None:
-        """From the page cache: one ledger in order, entries at random, ledgers written in turn."""
+        """Measure reads from the page cache: one ledger in order, entries at random, ledgers
+        written in turn."""
         directory = self.report.directory / "storage-reads"
         with BenchBookie(directory) as bookie:
             in_order = self._read_in_order(bookie)
@@ -128,14 +129,14 @@ class StorageBench:
             self._read_written_in_turn(bookie, in_order)
 
     def storage_caches(self) -> None:
-        """Memory that the caches take, beside what they are told to take."""
+        """Measure the memory that the caches take, per byte that they count."""
         ratios = [self._write_cache(number) for number in range(self.effort.repeats)]
         self._add_memory("write cache, memory per byte it counts", ratios)
         ratios = [self._read_cache(number) for number in range(self.effort.repeats)]
         self._add_memory("read cache, memory per byte of its setting", ratios)
 
     def storage_event_loop(self) -> None:
-        """How long the event loop was not to be had under the loads before this."""
+        """Report how long the event loop was held under the loads so far."""
         if not self._lateness:
             return
         worst = max(each.p999_ms for each in self._lateness.values())
@@ -161,7 +162,8 @@ class StorageBench:
     def _write(
         self, name: str, size: int, megabytes: int, *, entries_per_add: int, least: float | None
     ) -> None:
-        """Acknowledged, and all of it in the entry logs: the orderly end is a part of the time."""
+        """Measure adds until all entries are in the entry logs: the orderly stop is part of the
+        time."""
         entries = megabytes * _MB // size
         yard = self.report.directory
         rates: list[float] = []
@@ -172,10 +174,10 @@ class StorageBench:
         device_costs: list[float] = []
         for number in range(self.effort.repeats):
             before = storage_yardstick.write_mb_per_s(yard, megabytes * _MB)
-            PageReports().settle()  # the yardstick has freed as much as it has written
+            PageReports().settle()  # the yardstick freed as many bytes as it wrote
             self._witnesses.add(witness(yard, self._extent.write_mb))
             with BenchBookie(yard / f"storage-writes-{size}-{number}") as bookie:
-                started = bookie.seen()  # what its start did is no part of the load
+                started = bookie.seen()  # the work of its start is no part of the load
                 device_bytes = storage_yardstick.device_written_bytes(yard)
                 measured = self.load.run(
                     storage_load.add,
@@ -221,13 +223,13 @@ class StorageBench:
                 target="<= 2.1",
                 met=cost <= 2.1,
                 runs=[round(each, 3) for each in costs],
-                # Of the whole machine, the metadata of the file system included.
+                # Bytes of the whole machine, with the metadata of the file system.
                 details={"by_the_disk_itself": [round(each, 3) for each in device_costs]},
             )
         )
 
     def _read_in_order(self, bookie: BenchBookie) -> Measured:
-        """A ledger of 1 KB entries, from its first to its last."""
+        """Measure reading a ledger of 1 KB entries from its first to its last."""
         entries = self._extent.read_mb * _MB // _KB
         self.load.run(
             storage_load.add,
@@ -241,7 +243,7 @@ class StorageBench:
         rates: list[Measured] = []
         besides: list[float] = []
         for _ in range(self.effort.repeats):
-            bookie.restart()  # The caches are empty: all of it comes from the entry logs.
+            bookie.restart()  # empties the caches: all reads come from the entry logs
             besides.append(storage_yardstick.read_mb_per_s(bookie.entry_logs))
             bookie.seen()
             rates.append(
@@ -283,8 +285,8 @@ class StorageBench:
         )
 
     def _read_written_in_turn(self, bookie: BenchBookie, in_order: Measured) -> None:
-        """Read ledgers whose entries came in turns, one from each; the sorted flush brought them
-        together."""
+        """Measure reading ledgers whose entries were added in turn, one from each; the sorted flush
+        has brought them together."""
         entries = self._extent.in_turn_mb * _MB // _KB // _IN_TURN_LEDGERS
         ledger_ids = range(1000, 1000 + _IN_TURN_LEDGERS)
         self.load.run(
@@ -317,7 +319,7 @@ class StorageBench:
         )
 
     def _write_cache(self, number: int) -> float:
-        """Entries of 1 KB that come one by one, until there are so many megabytes of them."""
+        """Return the memory per counted byte for entries of 1 KB that come one by one."""
         settings = {"write_cache_bytes_max": 1 << 30, "flush_interval_s": 600}
         entries = self._extent.cached_mb * _MB // _KB
         with BenchBookie(
@@ -334,7 +336,8 @@ class StorageBench:
         return (after.resident_bytes - before.resident_bytes) / counted
 
     def _read_cache(self, number: int) -> float:
-        """Resident bytes that a larger read cache takes for the same reads, per byte of cache."""
+        """Return the resident bytes that a larger read cache takes for the same reads, per byte of
+        cache."""
         small, more = 8 << 20, self._extent.cached_mb << 20
         entries = 2 * more // _KB
         with BenchBookie(self.report.directory / f"storage-read-cache-{number}") as bookie:

@@ -1,8 +1,8 @@
-"""The load of the storage's bench, in a process of its own that gives way to the bookie.
+"""The load of the storage benchmark, in a process of its own with lower priority than the bookie.
 
-On this machine the client shares the processors with the bookie; where it matters, it has a machine
-of its own. With the same right to a processor it would now and then hold up a thread of the bookie
-that others in there wait for, and the bookie would be blamed for it.
+On this machine the client shares the processors with the bookie; in production it has a machine of
+its own. With equal priority it would sometimes delay a thread of the bookie that other threads wait
+for, and the delay would count as the bookie's.
 """
 
 import multiprocessing
@@ -34,7 +34,7 @@ class LoadProcess:
     def run(
         self, load: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """What the load returns."""
+        """Run a load in the process; return its result."""
         return self._executor.submit(_run, partial(load, *args, **kwargs)).result()
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""Load for one bookie, straight over its wire protocol: adds and reads of entries of one size.
+"""Load for one bookie over its wire protocol: adds and reads of entries of one size.
 
-The client keeps no books beside what is in flight, so that it takes little of the processor: the
-figures are the bookie's. Packets carry their right head and no digest; bookies never look at one.
+The client keeps no records except of what is in flight, so that it takes little processor time: the
+figures are the bookie's. Packets have a correct header and no digest, which bookies never check.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ _KEY = b"k" * MASTER_KEY_BYTES
 _TABLE_HEAD_BYTES = 4
 _WRITE_BUFFER_BYTES_MAX = 64 << 20
 _BLOCK_HEAD_BYTES = 8
-"""The LAC before the block in a reply to READ."""
+"""Bytes of the LAC before the block in a reply to READ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a load took."""
+    """Amount and duration of a load."""
 
     entries: int
     payload_bytes: int
@@ -51,11 +51,11 @@ class Measured:
 
 
 NextRequest = Callable[[], Sequence[bytes] | None]
-"""The parts of the next frame; None if there is none now."""
+"""Returns the parts of the next frame; None if there is none at present."""
 
 
 class BookieError(Exception):
-    """The bookie refused what the load asked for."""
+    """The bookie refused a request of the load."""
 
 
 class _Connection(asyncio.Protocol):
@@ -115,7 +115,7 @@ async def run(
     in_flight: int,
     on_reply: Callable[[Frame], None] = lambda frame: None,
 ) -> float:
-    """Send all requests with so many in flight; the seconds until all are answered."""
+    """Send all requests with so many in flight; return the seconds until all are answered."""
     loop = asyncio.get_running_loop()
     connection = _Connection(next_request, on_reply)
     await loop.create_connection(lambda: connection, "127.0.0.1", port)
@@ -159,7 +159,7 @@ async def add(
 def add_request(
     request_id: int, ledger_id: int, first: int, count: int, payload: bytes
 ) -> list[bytes]:
-    """The parts of an ADD frame; the payload is not copied."""
+    """Return the parts of an ADD frame; the payload is not copied."""
     size = PACKET_HEADER.size + len(payload)
     body_bytes = MASTER_KEY_BYTES + _TABLE_HEAD_BYTES * (1 + count) + size * count
     table = b"".join([count.to_bytes(4, "big"), size.to_bytes(4, "big") * count])
@@ -190,12 +190,12 @@ async def read_in_order(
     reply_bytes: int = 1 << 20,
     ahead: int = 2,
 ) -> Measured:
-    """Read a ledger from its first entry to its last, with so many range reads under way."""
+    """Read a ledger from its first entry to its last, with so many range reads outstanding."""
     per_read = max(1, reply_bytes // (size + PACKET_HEADER.size + _TABLE_HEAD_BYTES))
     parts = [(at, min(entries, at + per_read) - 1) for at in range(0, entries, per_read)]
     asked: dict[int, tuple[int, int]] = {}
     rests: deque[tuple[int, int]] = deque()
-    """What short replies left out: a reply may end where a stored run does."""
+    """Ranges that short replies left out: a reply may end where a stored run does."""
     found = 0
 
     coming = iter(parts)
@@ -232,7 +232,7 @@ async def read_at_random(
     in_flight: int = 128,
     seed: int = 1,
 ) -> Measured:
-    """Single reads of random entries of ledgers with so many entries each."""
+    """Read single random entries of ledgers that have so many entries each."""
     source = random.Random(seed)
     bytes_max = size + 4096
     frames = [

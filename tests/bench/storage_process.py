@@ -1,4 +1,4 @@
-"""A bookie process to be measured: started, restarted, asked how it feels (storage_server.py)."""
+"""A bookie process to measure: started, restarted and probed (storage_server.py)."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ _READY_TIMEOUT_S = 120.0
 
 @dataclass
 class Seen:
-    """What the probe of a bookie process says (storage_server.py)."""
+    """Answer of a bookie process's probe (storage_server.py)."""
 
     lateness_ms: dict[str, float]
     latest_ms: list[float]
@@ -28,10 +28,10 @@ class Seen:
     held: list[dict[str, object]] = field(default_factory=list)
     """The longest times for which its event loop was held (loop_steps.py)."""
     stop_s: float = 0.0
-    """After an orderly end: what it took, the last flush included."""
+    """After an orderly stop: its duration in seconds, the last flush included."""
 
     def number(self, metric: str) -> float:
-        """A counter or a gauge."""
+        """Return a counter or a gauge."""
         value = self.metrics[metric]
         assert isinstance(value, int | float), (metric, value)
         return value
@@ -47,14 +47,14 @@ class BenchBookie:
         *,
         data_name: str = "bookie",
     ) -> None:
-        """Metadata and data lie in the directory; it may hold both already."""
+        """Metadata and data lie in `directory`, which may hold both already."""
         self.data = directory / data_name
         self._directory = directory
         self.settings = dict(settings or {})
-        """For the next start."""
+        """Settings for the next start."""
         self._process: ServerProcess | None = None
         self.start_s = 0.0
-        """How long the last start took."""
+        """Duration of the last start, in seconds."""
 
     def __enter__(self) -> "BenchBookie":
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class BenchBookie:
             self._process.kill()
 
     def start(self) -> float:
-        """Start it; returns the seconds until it was ready."""
+        """Start the bookie; return the seconds until it was ready."""
         command = [
             *(sys.executable, "-m", "tests.bench.storage_server"),
             *("--metadata", f"embedded:{self._directory / 'metadata.db'}"),
@@ -87,7 +87,7 @@ class BenchBookie:
         return self.start_s
 
     def stop(self) -> Seen:
-        """SIGTERM: it flushes what it has, and says what it has come to."""
+        """Send SIGTERM; the bookie flushes its entries. Return its final state."""
         assert self._process is not None
         self._process.terminate(_READY_TIMEOUT_S)
         return Seen(**json.loads((self._directory / "final.json").read_text()))
@@ -105,7 +105,7 @@ class BenchBookie:
         return sorted(self.data.rglob("*.log"))
 
     def seen(self) -> Seen:
-        """Ask the probe; the lateness is that since the last time it was asked."""
+        """Query the probe; the lateness is that since the last query."""
         with socket.create_connection((HOST, self._port("probe"))) as connection:
             return Seen(**json.loads(connection.makefile().read()))
 

@@ -1,15 +1,15 @@
-"""A bookie process that can be asked how it feels: `python -m tests.bench.storage_server`.
+"""A bookie process with a probe: `python -m tests.bench.storage_server`.
 
-It is what `magnetar bookie` runs, with a probe beside it: every millisecond a callback of the event
-loop says how late it is. Who connects to the probe's port gets one line of JSON, what was seen
-since the last one asked:
+It runs the code of `magnetar bookie`. Every millisecond a callback of the event loop records how
+late it is. Each connection to the probe's port gets one line of JSON with what was seen since the
+last connection:
 
 - `lateness_ms`, `latest_ms`, `latest_outside_ms`, `held`: see loop_probe.py and loop_steps.py;
 - `metrics`: the bookie's counters and gauges since the start;
 - `resident_bytes`, `written_bytes`, `cpu_s`: of the process, since its start.
 
-After an orderly end the same is in the file of `--final`, with `stop_s`, what the end took: by then
-everything is in the entry logs.
+After an orderly stop the file of `--final` has the same values, and `stop_s`, the duration of the
+stop: by then everything is in the entry logs.
 
 usage: python -m tests.bench.storage_server --metadata URL --data DIR --final FILE
            [--set NAME=VALUE ...]
@@ -105,10 +105,10 @@ def _resident_bytes() -> int:
 
 
 def _written_bytes() -> int:
-    """What this process has written, to files and, a little, to sockets.
+    """Return the bytes that this process has written, to files and, a little, to sockets.
 
-    Not the kernel's `write_bytes`: a small write into a file that is written anew makes a whole
-    large folio of the page cache dirty, and counts as that.
+    The kernel's `write_bytes` is not used: a small write into a file that is rewritten dirties a
+    whole large folio of the page cache, and counts as that.
     """
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))

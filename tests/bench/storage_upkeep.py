@@ -1,4 +1,4 @@
-"""What a bookie's upkeep costs: garbage collection, an index of small runs, very many ledgers."""
+"""Cost of a bookie's upkeep: garbage collection, an index of small runs, very many ledgers."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _SMALL_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class UpkeepExtent:
-    """How much there is to keep up."""
+    """Amount of data to keep up."""
 
     ledgers: int
     compacted_mb: int
@@ -31,14 +31,14 @@ _QUICK = UpkeepExtent(ledgers=20_000, compacted_mb=200, indexed_ledgers=5_000)
 
 
 class UpkeepBench:
-    """Figures go to the report."""
+    """Measures the upkeep; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
         self._extent = UpkeepExtent.of(effort)
 
     def storage_compaction(self) -> None:
-        """Adds beside a compaction."""
+        """Measure adds during a compaction."""
         found = gc_bench.adds_beside_compaction(
             self._report.directory / "compaction", megabytes=self._extent.compacted_mb
         )
@@ -72,8 +72,11 @@ class UpkeepBench:
         )
 
     def storage_index_size(self) -> None:
-        """Bytes of the index on disk per entry, when each ledger has one run of 100 entries; what
-        the index keeps of each ledger, and RocksDB of itself, is in it."""
+        """Measure the bytes of the index on disk per entry, when each ledger has one run of 100
+        entries.
+
+        Includes the index's state of each ledger, and RocksDB's own files.
+        """
         ledger_ids = range(1, self._extent.indexed_ledgers + 1)
         with BenchBookie(self._report.directory / "index-size") as bookie:
             added = uvloop.run(
@@ -100,7 +103,8 @@ class UpkeepBench:
         )
 
     def storage_many_ledgers(self) -> None:
-        """Ledgers of ten entries: a round of garbage collection, a restart, the memory after it."""
+        """Measure a round of garbage collection, a restart and the memory after it, with ledgers of
+        ten entries."""
         count = self._extent.ledgers
         directory = self._report.directory / "many-ledgers"
         found = gc_bench.round_over_many_ledgers(directory, ledgers=count)

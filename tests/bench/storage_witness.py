@@ -1,11 +1,10 @@
-"""What the machine does to an event loop beside a disk at work.
+"""Effect of the machine on an event loop beside a busy disk: `python -m
+tests.bench.storage_witness`.
 
-To be run as `python -m tests.bench.storage_witness`.
-
-No code of the bookie: a thread writes a file and syncs every megabyte; the loop copies each of
-these megabytes as a socket would bring it, in four parts that are kept until there are 64 MB of
-them, and freed then. The probe is the bookie's (loop_probe.py). Who finds a bookie's loop held as
-long as this one has found the machine.
+No code of the bookie runs. A thread writes a file and syncs every megabyte. The loop copies each of
+these megabytes as a socket would bring it: in four parts, which are kept until there are 64 MB of
+them, and then freed. The probe is the bookie's (loop_probe.py). If a bookie's loop is held as long
+as this one, the machine is the cause.
 
 usage: python -m tests.bench.storage_witness DIRECTORY MEGABYTES    prints JSON (loop_probe.py)
 """
@@ -29,21 +28,21 @@ _KEPT_PARTS_MAX = 256
 
 
 def witness(directory: Path, megabytes: int) -> Lateness:
-    """Run it as a process of its own."""
+    """Run the witness in a process of its own."""
     command = [sys.executable, "-m", "tests.bench.storage_witness", str(directory), str(megabytes)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
     return Lateness(**json.loads(done.stdout))
 
 
 class _Copier:
-    """The traffic of memory on the loop."""
+    """Copies memory on the loop."""
 
     def __init__(self) -> None:
         self._source = bytearray(os.urandom(_PART_BYTES))
         self._kept: list[bytes] = []
 
     def on_written(self) -> None:
-        """A megabyte is on the disk."""
+        """Copy a megabyte, after one was synced to the disk."""
         self._kept += [bytes(self._source) for _ in range(_PARTS)]
         if len(self._kept) >= _KEPT_PARTS_MAX:
             asyncio.get_running_loop().run_in_executor(None, _free, self._kept)

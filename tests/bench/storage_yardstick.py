@@ -1,4 +1,4 @@
-"""What the disk and the page cache do with plain files: the yardsticks of the storage figures."""
+"""Speed of disk and page cache with plain files: the yardsticks of the storage figures."""
 
 import os
 import time
@@ -11,15 +11,15 @@ _DROP_CHUNKS = 16
 
 
 def device_written_bytes(path: Path) -> int:
-    """What the disk below a path has written since the machine was started, for whomever; 0 if it
-    does not say."""
+    """Return the bytes that the disk of a path has written since the machine started, for all
+    programs; 0 if the disk does not report it."""
     device = path.stat().st_dev
     facts = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
     return int(facts.read_text().split()[6]) * _SECTOR_BYTES if facts.exists() else 0
 
 
 def write_mb_per_s(directory: Path, size: int) -> float:
-    """MB/s of one file written from its start to its end, every megabyte synced."""
+    """Return the MB/s of one file written from its start to its end, with every megabyte synced."""
     chunks = max(1, size // _CHUNK_BYTES)
     return chunks * _CHUNK_BYTES / write_synced(directory / "yardstick", size) / 1e6
 
@@ -27,10 +27,10 @@ def write_mb_per_s(directory: Path, size: int) -> float:
 def write_synced(
     path: Path, size: int, on_synced: Callable[[], None] | None = None, *, drops: bool = False
 ) -> float:
-    """Seconds for a file of which every megabyte is synced; it is removed again.
+    """Write a file with every megabyte synced, and remove it; return the seconds.
 
-    With `drops` its pages leave the page cache as it grows, as those of an entry log do. That is
-    faster, and another yardstick than the one of the figures.
+    With `drops` its pages leave the page cache as it grows, like those of an entry log. That is
+    faster, and not the yardstick of the figures.
     """
     data = os.urandom(_CHUNK_BYTES)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -50,8 +50,8 @@ def write_synced(
 
 
 def read_mb_per_s(files: list[Path]) -> float:
-    """MB/s of the same files read twice from their start to their end: the second time counts,
-    when the page cache has them."""
+    """Return the MB/s of the second of two reads of the same files, when the page cache has
+    them."""
     _read(files)
     return _read(files)
 

@@ -1,10 +1,10 @@
 """Very many topics on two brokers: what one costs, how they are shared, how fast they move.
 
-Every topic has a producer of the official client, which stays connected, and one message in it. The
-metadata writes are those of the ZooKeeper server, counted by its transaction id: nothing escapes
-that. A restart is SIGTERM: the broker hands its bundles over, the clients follow; a topic counts as
-served again when its producer is connected to the broker that has it now. The broker that is back
-gets its share by shedding, which here looks every few seconds instead of every minute.
+Every topic has a connected producer of the official client, and one message in it. Metadata writes
+are those of the ZooKeeper server, counted by its transaction id, which includes every write. A
+restart is SIGTERM: the broker hands its bundles over, and the clients follow. A topic counts as
+served again when its producer is connected to its new broker. The restarted broker gets its share
+by shedding, which here runs every few seconds instead of every minute.
 """
 
 import asyncio
@@ -29,23 +29,24 @@ BROKERS = ("broker-1", "broker-2")
 _AT_ONCE = 200
 _POLL_S = 0.05
 _GIVE_UP_S = 60.0
-"""Of balancing, which may come to no end beside other work."""
+"""Time limit in seconds for balancing, which may never finish beside other work."""
 _CONNECT_S_MAX = 300.0
 _IMBALANCE_MAX = 0.1
-"""Of all topics, between two brokers: each has its half within ten percent."""
+"""Largest gap between two brokers, as a share of all topics: each has its half within ten
+percent."""
 _OPERATION_TIMEOUT_S = 60
 
 _LOOKS = {
     "MAGNETAR_BROKER_LOAD_SAMPLE_INTERVAL_MS": "1500",
     "MAGNETAR_BROKER_SHEDDING_INTERVAL_MS": "3500",
 }
-"""More than two samples between two looks, as by default."""
+"""Settings for full runs: more than two samples between two runs of shedding, as by default."""
 _FEW = {
     "MAGNETAR_BROKER_BUNDLE_TOPICS_MAX": str(TOPICS_QUICK // 10),
     "MAGNETAR_BROKER_BUNDLE_SESSIONS_MAX": str(TOPICS_QUICK // 10),
     "MAGNETAR_BROKER_SHEDDING_TOPICS_MIN": "4",
 }
-"""For few topics: as many bundles as many have, and a small gap is worth a move."""
+"""Settings for few topics: as many bundles as with many topics, and shedding for a small gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Broker:
 
 
 class TopicsBench:
-    """Adds its figures to the report."""
+    """Measures very many topics; its figures go to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -66,7 +67,7 @@ class TopicsBench:
         self._environment = _LOOKS if effort is FULL else {**_LOOKS, **_FEW}
 
     def topics(self) -> None:
-        """Create, publish once, restart a broker."""
+        """Create topics, publish to each once, restart a broker."""
         with RealCluster(
             self._report.directory / "topics",
             bookies=3,
@@ -108,7 +109,7 @@ class _Run:
         )
 
         await self._restart("broker-2", "all just published to")
-        # About half of its topics have no open ledger any more: those that have moved.
+        # About half of its topics, those that have moved, have no open ledger any more.
         await self._restart("broker-1", "once more")
         await self._publish(self._producers[:: max(1, self._topics // 100)])
         await self._client.close()
@@ -127,13 +128,16 @@ class _Run:
         await _many(publish, range(len(producers)))
 
     async def _restart(self, name: str, state: str) -> None:
-        """SIGTERM, until all producers are connected again; then a new start, until its share is
-        back. `state`: of the topics."""
+        """Stop a broker by SIGTERM until all producers are connected again; start it until it has
+        its share.
+
+        `state` describes the topics, for the report.
+        """
         before = (await self._brokers())[name].topics
         await self._writes_per_topic()
         started_s = time.monotonic()
         stopping = asyncio.ensure_future(asyncio.to_thread(self._cluster.terminate, name))
-        # From here on until the process has ended, producers still count as connected to it.
+        # Until the process has ended, producers still count as connected to it.
         status = await stopping
         ended_s = time.monotonic() - started_s
         assert status == 0, f"{name} ended with {status}"
@@ -168,15 +172,15 @@ class _Run:
             await asyncio.sleep(_POLL_S)
 
     async def _balanced(self) -> float | str:
-        """Seconds until it is so, or how it stands if it does not become so: beside other work,
-        whoever balances sees the load of that, too."""
+        """Return the seconds until the brokers are balanced, or their state if they do not get
+        there. Beside other work, balancing sees the load of that work, too."""
         try:
             return round(await _timed(self._wait_balanced()), 1)
         except _NotBalancedError as error:
             return str(error)
 
     async def _wait_balanced(self) -> None:
-        """All topics are served, and both brokers have about half of them."""
+        """Wait until all topics are served and both brokers have about half of them."""
         until_s = time.monotonic() + _GIVE_UP_S
         while True:
             counts = [broker.topics for broker in (await self._brokers()).values()]
@@ -190,14 +194,14 @@ class _Run:
     # Looking
 
     async def _transactions(self) -> int:
-        """How many writes the metadata server has done, ever."""
+        """Return how many writes the metadata server has done since its creation."""
         port = self._cluster.server("zookeeper-1").ports["native"]
         found = re.search(r"Zxid: 0x([0-9a-f]+)", await four_letter_word(HOST, port, "srvr"))
         assert found is not None
         return int(found[1], 16)
 
     async def _writes_per_topic(self) -> float:
-        """Since the last call."""
+        """Return the metadata writes per topic since the last call."""
         now = await self._transactions()
         writes, self._writes_before = now - self._writes_before, now
         return round(writes / self._topics, 2)
@@ -250,7 +254,7 @@ class _Run:
 
 
 async def _many(work: Callable[[int], Awaitable[None]], numbers: Sequence[int] | range) -> None:
-    """Do it for all numbers, some at once."""
+    """Run the work for all numbers, `_AT_ONCE` at a time."""
     waiting = iter(numbers)
 
     async def lane() -> None:

@@ -1,4 +1,4 @@
-"""Ten thousand WebSocket sessions that do nothing: the broker's memory, and whether all still work.
+"""Ten thousand idle WebSocket sessions: the broker's memory, and whether all still work.
 
 Half of them produce and half consume, on a hundred topics; each consumer shares a subscription with
 those of its topic. Clients are bare sockets of one process, opened a few hundred at a time. The
@@ -59,7 +59,7 @@ class _Client(asyncio.Protocol):
         return await self._texts.get()
 
     def expect(self) -> "asyncio.Queue[str]":
-        """Frames that come from now on."""
+        """Return the queue of frames that come from now on."""
         self._texts = self._texts or asyncio.Queue()
         return self._texts
 
@@ -102,7 +102,7 @@ class _Measured:
 
 
 class WebSocketBench:
-    """Adds its figure to the report."""
+    """Measures idle sessions; its figure goes to the report."""
 
     def __init__(self, report: Report, effort: Effort) -> None:
         self._report = report
@@ -111,11 +111,11 @@ class WebSocketBench:
         self._topics = _TOPICS if is_full else _TOPICS_QUICK
 
     def websocket(self) -> None:
-        """Open, wait, and try."""
+        """Open all sessions, wait, and send a message through each topic."""
         needed = self._sessions + _SPARE_FILES
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft < needed:
-            # Inherited by the broker, which needs one for each session, too.
+            # The broker inherits the limit: it needs a descriptor for each session, too.
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * needed), hard))
         with ProcessCluster(self._report.directory / "websocket") as cluster:
             measured = asyncio.run(self._measure(cluster))
@@ -178,7 +178,7 @@ class WebSocketBench:
     async def _try_all(
         self, topics: list[str], consumers: list[_Client], producers: list[_Client]
     ) -> int:
-        """Topics through which a message goes."""
+        """Return the number of topics through which a message goes."""
         count = 0
         payload = b64encode(b"awake").decode()
         for number in range(len(topics)):

@@ -1,8 +1,8 @@
-"""The HTTP interface of the brokers, as the commands of `magnetar admin` use it.
+"""HTTP client of the brokers, for the commands of `magnetar admin`.
 
-Any broker may be asked: who has to do it is found by redirects. Of several addresses the next is
-tried when one does not answer; a request that changes something is sent on only if the one before
-it took no connection at all.
+Any broker takes any request; redirects lead to the broker that serves it. Of several addresses, the
+client tries the next when one does not answer. It sends a changing request to the next address only
+if the previous one accepted no connection.
 """
 
 import json
@@ -31,14 +31,14 @@ from magnetar.sdk.wire import TopicName, TopicNameError, parse_topic_name
 REDIRECTS_MAX = 10
 _REDIRECT = 307
 ANSWER_BYTES_MAX = 128 << 20
-"""Of one answer. The names of a million topics take less."""
+"""Largest answer in bytes. The names of a million topics take less."""
 
 _HINTS = {
     401: "set MAGNETAR_TOKEN, MAGNETAR_BASIC or MAGNETAR_TLS_CERTIFICATE",
     403: "ask a tenant administrator for the permission, or use another role",
     503: "try again in a moment",
 }
-"""What to do about refusals whose reason cannot say it."""
+"""What to do about a refusal, by HTTP status, where the broker's reason cannot say it."""
 
 _EXIT_STATUSES = {
     401: NotAllowedError.exit_status,
@@ -48,7 +48,7 @@ _EXIT_STATUSES = {
 
 
 class RequestRefusedError(BrokerRefusedError):
-    """A broker answered a request with a status that is none of success."""
+    """A broker answered a request with a status other than success."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class RequestRefusedError(BrokerRefusedError):
 
 
 class AdminClient:
-    """Asks brokers, one request at a time. Blocks."""
+    """Sends requests to brokers, one at a time. Calls block."""
 
     def __init__(
         self,
@@ -66,11 +66,14 @@ class AdminClient:
         timeout_s: float = 60.0,
         credentials: ClientCredentials | None = None,
     ) -> None:
-        """`urls`: http://host:port, or https://, of one or more brokers, with commas between.
-        `credentials`: by default those of the environment.
+        """Make a client.
+
+        Args:
+            urls: http://host:port or https://host:port of one or more brokers, separated by commas.
+            credentials: by default those of the environment.
 
         Raises:
-            SettingsError: of another form.
+            SettingsError: an address has another form, or there is none.
         """
         self._urls = [_checked(each.strip()) for each in urls.split(",") if each.strip()]
         if not self._urls:
@@ -80,28 +83,28 @@ class AdminClient:
         self._http = HttpClient(self._credentials.tls)
 
     def get(self, path: str, query: dict[str, str] | None = None) -> Any:
-        """The JSON value, or text, that a GET answers.
+        """Return the JSON value, or the text, that a GET answers.
 
         Raises:
-            BrokerUnreachableError: nobody answered, or it was refused.
+            BrokerUnreachableError: no broker answered, or one refused.
         """
         return self._call("GET", path, query or {}, None)
 
     def fetch(self, path: str, query: dict[str, str] | None = None) -> HttpAnswer:
-        """Whatever a GET answers, with its headers.
+        """Return the whole answer to a GET, with its headers.
 
         Raises:
-            BrokerUnreachableError: nobody answered, or it was refused.
+            BrokerUnreachableError: no broker answered, or one refused.
         """
         return self._answer("GET", path, query or {}, None)
 
     def put(
         self, path: str, query: dict[str, str] | None = None, body: object | None = None
     ) -> None:
-        """A PUT that answers nothing.
+        """Send a PUT whose answer has no content.
 
         Raises:
-            BrokerUnreachableError: nobody answered, or it was refused.
+            BrokerUnreachableError: no broker answered, or one refused.
         """
         self._call("PUT", path, query or {}, body)
 
@@ -112,10 +115,10 @@ class AdminClient:
         query: dict[str, str] | None = None,
         body: object | None = None,
     ) -> None:
-        """A PUT, POST or DELETE that answers nothing.
+        """Send a PUT, POST or DELETE whose answer has no content.
 
         Raises:
-            BrokerUnreachableError: nobody answered, or it was refused.
+            BrokerUnreachableError: no broker answered, or one refused.
         """
         self._call(method, path, query or {}, body)
 
@@ -126,10 +129,10 @@ class AdminClient:
         query: dict[str, str] | None = None,
         body: object | None = None,
     ) -> Any:
-        """The JSON value that any request answers.
+        """Send any request and return the JSON value that it answers.
 
         Raises:
-            BrokerUnreachableError: nobody answered, or it was refused.
+            BrokerUnreachableError: no broker answered, or one refused.
         """
         return self._call(method, path, query or {}, body)
 
@@ -148,7 +151,7 @@ class AdminClient:
         try:
             return self._ask_any(method, target, content)
         finally:
-            self._http.close()  # commands are asked one by one, by hand
+            self._http.close()  # a person runs one command at a time: no connection is kept
 
     def _ask_any(self, method: str, target: str, content: bytes | None) -> HttpAnswer:
         refusals: list[str] = []
@@ -177,7 +180,7 @@ class AdminClient:
             from_url = url
             url, target = _parted(answer.headers.get("location", ""))
             if from_url.startswith("https:") and not url.startswith("https:"):
-                # What follows would show credentials to everybody on the way.
+                # The next request would send the credentials in clear text.
                 raise BrokerUnreachableError(
                     f"{from_url} redirects to {url}, which is not TLS; the request was not sent"
                 )
@@ -219,10 +222,10 @@ class AdminClient:
 
 
 def topic_argument(text: str) -> TopicName:
-    """A topic from the command line.
+    """Return the topic that the command line names.
 
     Raises:
-        SettingsError: of no known shape.
+        SettingsError: the name has no known form.
     """
     try:
         return parse_topic_name(text)
@@ -231,10 +234,10 @@ def topic_argument(text: str) -> TopicName:
 
 
 def namespace_argument(text: str) -> str:
-    """`tenant/namespace` from the command line, safe for a path.
+    """Return `tenant/namespace` from the command line, safe for a path.
 
     Raises:
-        SettingsError: of another form.
+        SettingsError: the text has another form.
     """
     tenant, separator, namespace = text.partition("/")
     if not separator or not tenant or not namespace or "/" in namespace:
@@ -243,7 +246,7 @@ def namespace_argument(text: str) -> str:
 
 
 def topic_path(topic: TopicName) -> str:
-    """`domain/tenant/namespace/name`, safe for a path."""
+    """Return `domain/tenant/namespace/name`, safe for a path."""
     parts: Sequence[str] = (topic.domain, topic.tenant, topic.namespace, topic.local_name)
     return "/".join(quote(part, safe="") for part in parts)
 
@@ -252,7 +255,7 @@ def _checked(url: str) -> str:
     parts = urlsplit(url)
     try:
         is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         is_usable = False
     if parts.scheme in ("pulsar", "pulsar+ssl"):
         raise SettingsError(
@@ -274,7 +277,7 @@ def _parted(location: str) -> tuple[str, str]:
 
 
 def _value_of(answer: HttpAnswer) -> Any:
-    """The JSON value, or text, of an answer."""
+    """Return the JSON value, or the text, of an answer."""
     text = answer.data.decode("utf-8", "replace")
     is_json = answer.headers.get("content-type", "").startswith("application/json")
     try:
@@ -284,9 +287,10 @@ def _value_of(answer: HttpAnswer) -> Any:
 
 
 def _check_success(url: str, answer: HttpAnswer) -> None:
-    """
+    """Raise the error for an answer that is not a success.
+
     Raises:
-        RequestRefusedError: with what the broker says of it, and what to do.
+        RequestRefusedError: with the broker's reason, and what to do.
     """
     if 200 <= answer.status < 300:
         return

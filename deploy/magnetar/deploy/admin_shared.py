@@ -1,4 +1,4 @@
-"""What the commands of `magnetar admin` share: the way to a broker, names, questions."""
+"""Shared parts of the `magnetar admin` commands: client, names, questions."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +18,7 @@ AdminUrlOption = Annotated[
     str,
     typer.Option("--admin-url", envvar="MAGNETAR_ADMIN_URL", metavar="URL", help=_ADMIN_URL_HELP),
 ]
-"""For commands in which `--url` means something else."""
+"""Addresses of brokers, for commands in which `--url` means something else."""
 UrlOption = Annotated[
     str,
     typer.Option(
@@ -34,7 +34,8 @@ NamespaceArgument = Annotated[str, typer.Argument(help="Namespace, as tenant/nam
 
 
 def broker_client(url: str) -> "AdminClient":
-    """Return what asks the brokers at these addresses. It is imported now, not by a help page.
+    """Return a client of the brokers at these addresses. Imported only now, to keep help pages
+    fast.
 
     Raises:
         SettingsError: a bad address.
@@ -45,7 +46,7 @@ def broker_client(url: str) -> "AdminClient":
 
 
 def path_of_topic(topic: str) -> str:
-    """Return the path of a topic in the HTTP interface, by its name on the command line.
+    """Return the HTTP path of a topic, by its name on the command line.
 
     Raises:
         SettingsError: a bad name.
@@ -56,7 +57,7 @@ def path_of_topic(topic: str) -> str:
 
 
 def path_of_namespace(namespace: str) -> str:
-    """Return the path of a namespace in the HTTP interface, by its name on the command line.
+    """Return the HTTP path of a namespace, by its name on the command line.
 
     Raises:
         SettingsError: a bad name.
@@ -67,10 +68,10 @@ def path_of_namespace(namespace: str) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before messages are lost or clients are interrupted.
+    """Ask for confirmation before messages are lost or clients are interrupted.
 
     Raises:
-        SettingsError: there is nobody to ask.
+        SettingsError: stdin is no terminal, and `yes` is not given.
     """
     if yes:
         return

@@ -1,6 +1,6 @@
 """Auto-recovery as a process of its own, or inside the process of a bookie.
 
-Each process of it runs a worker, and stands for election as the auditor.
+Each such process runs a worker and a candidate for auditor.
 """
 
 import os
@@ -43,7 +43,7 @@ class AutoRecovery:
     """A worker and a candidate for auditor, over one ledger client."""
 
     def __init__(self, store: MetadataStore, auditor: Auditor, worker: Worker, name: str) -> None:
-        """Made by `start_autorecovery`."""
+        """Use `start_autorecovery` to make one."""
         self.name = name
         self._store = store
         self._auditor = auditor
@@ -55,12 +55,12 @@ class AutoRecovery:
 
     @property
     def has_metadata(self) -> bool:
-        """Whether there is contact to the metadata store: nothing is done without."""
+        """Whether the metadata store is connected. Without it, auto-recovery does nothing."""
         return self._store.session_state is SessionState.CONNECTED
 
     @property
     def status(self) -> str:
-        """`ok`, or in words why nothing is looked after."""
+        """`ok`, or the reason why no ledger is looked after."""
         if not self.has_metadata:
             return "no metadata"
         ended = [
@@ -71,12 +71,12 @@ class AutoRecovery:
         return f"ended: {', '.join(ended)}" if ended else "ok"
 
     def collector(self) -> "Collector":
-        """What it counts, for Prometheus."""
+        """Return the Prometheus collector of its metrics."""
         return _RecoveryCollector(AutoRecoveryMetrics(self._auditor.metrics, self._worker.metrics))
 
 
 class _RecoveryCollector(DeclaredCollector):
-    """What is declared, and some of it under BookKeeper's names."""
+    """The declared metrics, and some of them under BookKeeper's names too."""
 
     def __init__(self, metrics: AutoRecoveryMetrics) -> None:
         super().__init__(PREFIX, metrics)
@@ -90,7 +90,7 @@ class _RecoveryCollector(DeclaredCollector):
 async def start_autorecovery(
     store: MetadataStore, sources: Sources, opened: AsyncExitStack, *, name: str
 ) -> AutoRecovery:
-    """Start a ledger client, a worker and an auditor; `opened` gets what must be closed again.
+    """Start a ledger client, a worker and an auditor; `opened` closes them.
 
     Raises:
         LedgerError: the metadata store does not answer.
@@ -130,7 +130,7 @@ async def start_autorecovery(
 
 
 class AutoRecoveryServer:
-    """A process of auto-recovery."""
+    """An auto-recovery process."""
 
     def __init__(
         self,
@@ -141,10 +141,12 @@ class AutoRecoveryServer:
         name: str = "",
         metrics_port: int | None = None,
     ) -> None:
-        """
+        """Make a server; `start` starts it.
+
         Args:
-            name: what others see of it; empty: this machine's name and the process id.
-            metrics_port: where /metrics and /health are served; 0: any free port; None: nowhere.
+            name: its name in locks and in the election; empty: this machine's name and the process
+                id.
+            metrics_port: port of /metrics and /health; 0: any free port; None: no HTTP server.
         """
         self._sources = sources
         self._metadata_url = metadata_url

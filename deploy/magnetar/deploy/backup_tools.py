@@ -1,4 +1,4 @@
-"""What `magnetar backup` and `magnetar restore` do."""
+"""Implementation of `magnetar backup` and `magnetar restore`."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ from magnetar.ledger.system import SystemClock
 
 
 class BackupTools:
-    """The tools, on one open metadata store and a ledger client that is started."""
+    """The backup commands, over an open metadata store and a started ledger client."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class BackupTools:
         self._clock = clock
 
     def scope(self, *, tenant: str, namespace: str, topic: str) -> Scope:
-        """Return what the options of a command choose.
+        """Return the scope that a command's options choose.
 
         Raises:
             InvalidNameError, InvalidTopicNameError
@@ -75,10 +75,10 @@ class BackupTools:
     async def create(
         self, name: str, scope: Scope, *, admin_url: str, wait_s: float, as_json: bool
     ) -> None:
-        """Make a backup, and print what is in it and what is not.
+        """Make a backup; print what it covers and what it does not.
 
         Args:
-            admin_url: of brokers that copy open ledgers first; empty: none do.
+            admin_url: brokers that copy open ledgers first; empty: open ledgers are not copied.
 
         Raises:
             DeployError, LedgerError, CursorError, RequestError
@@ -123,8 +123,10 @@ class BackupTools:
         self._say_backup(made, as_json=as_json)
 
     async def list_backups(self, instance_id: str, *, as_json: bool) -> None:
-        """Print a line for each backup. If the metadata store does not know that this cluster has
-        some, as after it was restored from a copy that is older, it is told.
+        """Print a line for each backup.
+
+        If the metadata store does not know that this cluster has backups, note it there. That is
+        the case after the store was restored from an older copy.
 
         Raises:
             ObjectError, MetadataError
@@ -150,7 +152,7 @@ class BackupTools:
                 )
 
     async def show(self, name: str, instance_id: str, *, as_json: bool) -> None:
-        """Print a line for each topic of a backup, then the whole.
+        """Print a line for each topic of a backup, then the totals.
 
         Raises:
             ObjectError, NotThereError, InvalidNameError
@@ -316,7 +318,8 @@ def _token() -> bytes:
 
 
 def _rpo_s(made: ClusterBackup) -> int:
-    """Age of the oldest entry that is not covered, when the backup was finished."""
+    """Return the age in seconds, when the backup finished, of the oldest entry not covered; 0:
+    none."""
     since_ms = made.uncovered.since_ms
     return max(0, made.finished_ms - since_ms) // 1000 if since_ms else 0
 
@@ -338,10 +341,10 @@ def run(
     """Run one tool against the cluster behind a metadata URL, and its object stores.
 
     Args:
-        store_name: where backups are; empty: where the brokers move ledgers.
+        store_name: object store of the backups; empty: the one that brokers offload ledgers to.
 
     Raises:
-        DeployError: in words for a person.
+        DeployError: with a message for a person.
     """
     sources = with_secret_beside(sources, metadata_url)
     settings = sources.component(BrokerSettings, "broker")
@@ -367,6 +370,6 @@ def run(
         try:
             asyncio.run(on_cluster())
         except (LedgerError, CursorError) as error:
-            # A bookie that is down, say: nothing is wrong with this program.
+            # For example a bookie is down: that is no fault of this program.
             explanation = explain(error, metadata_url=metadata_url)
             raise explanation or DeployError(f"{error}; run the command again") from error

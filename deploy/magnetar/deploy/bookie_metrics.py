@@ -1,8 +1,8 @@
-"""The metrics of the bookies in this process, as Prometheus wants them.
+"""Prometheus exporter of the bookies in this process.
 
-Every metric that is declared in `magnetar.bookie.metrics` is exported, as `magnetar_bookie_` and
-its name, with the label `bookie`; some under BookKeeper's names besides. Collecting runs on the
-event loop, where the numbers belong.
+Each metric declared in `magnetar.bookie.metrics` is exported as `magnetar_bookie_` and its name,
+with the label `bookie`. Some are exported under BookKeeper's names as well. Collecting runs on the
+event loop, which owns the numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ PREFIX = "magnetar_bookie_"
 
 
 class Measured(Protocol):
-    """A bookie, as far as its metrics are concerned."""
+    """The part of a bookie that its metrics need."""
 
     @property
     def bookie_id(self) -> str: ...
@@ -29,7 +29,7 @@ class Measured(Protocol):
 
 
 class BookieCollector(Collector):
-    """Samples of bookies."""
+    """Collects the samples of bookies."""
 
     def __init__(self, bookies: Sequence[Measured]) -> None:
         self._bookies = bookies

@@ -1,4 +1,4 @@
-"""One bookie in one process against a metadata URL. What only a broker needs is not imported."""
+"""One bookie in one process against a metadata URL. Imports nothing that only a broker needs."""
 
 import asyncio
 import os
@@ -45,11 +45,12 @@ class BookieServer:
         metrics_port: int | None = None,
         autorecovery: bool = False,
     ) -> None:
-        """
+        """Make a server; `start` starts it.
+
         Args:
-            settings: as `bookie_settings` makes them.
-            metrics_port: where /metrics and /health are served; 0: any free port; None: nowhere.
-            autorecovery: whether a worker and a candidate for auditor run in this process, too.
+            settings: from `bookie_settings`.
+            metrics_port: port of /metrics and /health; 0: any free port; None: no HTTP server.
+            autorecovery: whether this process also runs a worker and a candidate for auditor.
         """
         self._settings = settings
         self._sources = sources
@@ -100,7 +101,7 @@ class BookieServer:
         return addresses
 
     async def stop(self) -> None:
-        """Drain, then stop; after `stop_timeout_s` the process ends all the same."""
+        """Drain, then stop. After `stop_timeout_s`, end the process regardless."""
         self._is_stopping = True
         timeout_s = self.bookie.settings.stop_timeout_s
         try:
@@ -108,7 +109,7 @@ class BookieServer:
                 await self.bookie.drain()
                 await self._opened.aclose()
         except TimeoutError:
-            # As after kill -9: all that was answered is in the journals.
+            # Safe, as after kill -9: the journals have everything that was answered.
             _log.error("bookie_stop_overdue", bookie=self.bookie.bookie_id, timeout_s=timeout_s)
             os._exit(0)
 
@@ -157,7 +158,7 @@ def bookie_settings(
     zone: str = "",
     insecure: bool = False,
 ) -> BookieSettings:
-    """The settings of a bookie: those of its sources, and over them what its command is told.
+    """Return the settings of a bookie: those of its sources, overridden by the command's options.
 
     Raises:
         SettingsError
@@ -184,7 +185,7 @@ def bookie_settings(
 def make_bookie(
     store: MetadataStore, settings: BookieSettings, *, opened: AsyncExitStack | None = None
 ) -> Bookie:
-    """A bookie on the production ports, not started yet. `opened`: what ends with it."""
+    """Make a bookie on the production ports, not started. `opened` closes what it needs."""
     return Bookie(
         settings,
         store,
@@ -197,7 +198,8 @@ def make_bookie(
 
 
 def _end_process(error: BaseException) -> None:
-    """End at once, without any orderly step that could answer a client: replay tells the truth."""
+    """End at once, with no orderly step that could answer a client: the replay restores the
+    truth."""
     status = DataDirectoryError.exit_status
     sys.stderr.write(f"magnetar: the bookie stops with status {status}: {error}\n")
     sys.stderr.flush()

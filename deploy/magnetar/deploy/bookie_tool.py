@@ -1,6 +1,6 @@
-"""What `magnetar bookie-tool` does: prints what the files of a bookie hold, checks, mends.
+"""Implementation of `magnetar bookie-tool`: prints, checks and repairs the files of a bookie.
 
-Every line is one thing: with --json one object, else `name value` pairs. Keys of ledgers are never
+Each line is one item: a JSON object with --json, else `name value` pairs. Keys of ledgers are never
 printed.
 """
 
@@ -75,7 +75,7 @@ _AFTER_REBUILDING = (
 
 
 class BookieTool:
-    """The tools, on the directories of one bookie."""
+    """The bookie-tool commands, on the directories of one bookie."""
 
     def __init__(
         self, data: Path, journals: Sequence[Path], ledgers: Sequence[Path], *, as_json: bool
@@ -124,7 +124,7 @@ class BookieTool:
                     self._say(fields)
 
     def journals(self) -> None:
-        """Print a line for each journal file, and one for a newest file that is not there."""
+        """Print a line for each journal file, and one if the newest file is missing."""
         with explained(data=self._data):
             for directory in self._directories.journals:
                 newest = self._named_newest(directory)
@@ -143,7 +143,8 @@ class BookieTool:
                     self._say(fields)
 
     def _named_newest(self, directory: str) -> int | None:
-        """The id of the file that the record of a journal names; says what is wrong with it."""
+        """Return the file id that the record of a journal names. Print what is wrong with the
+        record."""
         record = NewestRecord(self._disk, directory)
         try:
             newest = record.check(NO_MARK)
@@ -192,7 +193,7 @@ class BookieTool:
 
         Raises:
             SettingsError: the name is not that of an entry log.
-            DamageFoundError: something in it is damaged.
+            DamageFoundError: part of the log is damaged.
         """
         log_id = _id_of(file, log_ids([file.name]), "an entry log (<id>.log)")
         damages = 0
@@ -232,10 +233,10 @@ class BookieTool:
                 )
 
     def verify(self) -> None:
-        """Check everything.
+        """Check all files of the bookie.
 
         Raises:
-            DamageFoundError: something is not as it must be.
+            DamageFoundError: a check failed.
         """
         verification = Verification(self._disk, self._directories, self._open_index)
         with explained(data=self._data):
@@ -305,7 +306,7 @@ class BookieTool:
             )
 
     def rebuild_index(self, *, do: bool) -> None:
-        """Make the indexes of all ledger directories anew from their entry logs."""
+        """Rebuild the indexes of all ledger directories from their entry logs."""
         with explained(data=self._data), self._locked(*dict.fromkeys(self._directories)):
             cookie = self._cookie()
             for directory in self._directories.ledgers:
@@ -331,7 +332,7 @@ class BookieTool:
                 self._say({"directory": directory, "next": _AFTER_REBUILDING})
 
     def convert(self, engine: EngineKind, metadata_url: str, *, do: bool) -> None:
-        """Give the storage the other engine."""
+        """Convert the storage to the other engine."""
         with (
             explained(data=self._data, metadata_url=metadata_url),
             self._locked(*dict.fromkeys(self._directories)),
@@ -358,9 +359,10 @@ class BookieTool:
     # Helpers
 
     def _cookie(self) -> Cookie:
-        """
+        """Return the cookie of the data directory.
+
         Raises:
-            CookieError: this is no bookie's data directory.
+            CookieError: the directory is not a bookie's data directory.
         """
         cookie = read_cookie(self._disk, self._directories.data)
         if cookie is None:
@@ -389,7 +391,7 @@ class BookieTool:
                 yield path
 
     def _length_by_next(self, directory: Path, file_id: int) -> int | None:
-        """How much of a journal file was synced, by the header of the file behind it."""
+        """Return how much of a journal file was synced, from the header of the next file."""
         for each in journal_files(self._disk, str(directory)):
             if each.header is not None and each.header.previous_file_id == file_id:
                 return each.header.previous_length

@@ -1,4 +1,4 @@
-"""What `magnetar admin bookies` does."""
+"""Implementation of `magnetar admin bookies`."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ from magnetar.ledger.wire import Op
 
 
 class BookiesTools:
-    """The tools, on one open metadata store and a ledger client that is started."""
+    """The bookies commands, over an open metadata store and a started ledger client."""
 
     def __init__(
         self, store: MetadataStore, client: LedgerClient, clock: SystemClock, sources: Sources
@@ -80,7 +80,7 @@ class BookiesTools:
         deletes_cookies: bool,
         as_json: bool,
     ) -> None:
-        """Recover bookies, and print what became of each of their ledgers.
+        """Recover bookies, and print the outcome for each of their ledgers.
 
         Raises:
             DeployError: some ledgers still need the bookies.
@@ -148,10 +148,10 @@ class BookiesTools:
         say(f"{bookie_id} is decommissioned; {moved} ledgers were moved")
 
     async def ledger_passwords(self, *, turns_on: bool) -> None:
-        """Print whether new ledgers have passwords, or have them so from now on.
+        """Print whether new ledgers get passwords, or turn passwords on.
 
         Raises:
-            DeployError: a bookie would not understand its readers.
+            DeployError: a bookie would not understand readers that present a password.
             LedgerError
         """
         are_on = await passwords_are_on(self._store, ROOT)
@@ -174,10 +174,11 @@ class BookiesTools:
         say("turned on" if was_changed else "already on")
 
     async def _check_release(self, bookie_id: str) -> None:
-        """
+        """Check that a bookie's release knows ledger passwords.
+
         Raises:
-            DeployError: the bookie is of a release that knows no keys in reads.
-            BookieUnavailableError: it does not say.
+            DeployError: the release does not know keys in reads.
+            BookieUnavailableError: the bookie does not answer.
         """
         frame = await ask(self._client.channels, bookie_id, Op.INFO, b"", ledger_id=0)
         check_status(frame, bookie_id)
@@ -192,7 +193,7 @@ def run(metadata_url: str, work: Callable[[BookiesTools], Awaitable[None]]) -> N
     """Run one tool against the cluster behind a metadata URL.
 
     Raises:
-        DeployError: in words for a person.
+        DeployError: with a message for a person.
     """
 
     async def on_store() -> None:

@@ -1,7 +1,8 @@
-"""Metrics of bookies and of auto-recovery under BookKeeper's names, where it has the same number.
+"""Metrics of bookies and auto-recovery under BookKeeper's names, where BookKeeper has the same
+number.
 
-Whoever comes from Pulsar has dashboards that ask for them. They say nothing that the metrics under
-our own names do not say; types are not told, for BookKeeper's counters do not end in `_total`.
+Dashboards made for Pulsar ask for these names. The metrics add nothing to those under Magnetar's
+own names. Their Prometheus type is `unknown`, because BookKeeper's counters do not end in `_total`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,7 +71,7 @@ OF_BOOKIE: Sequence[tuple[str, str, Mapping[str, str], Callable[[BookieMetrics],
         lambda m: m.stalls,
     ),
 )
-"""Name, text, labels and value."""
+"""Name, help text, labels and value of each metric."""
 
 OF_RECOVERY: Sequence[tuple[str, str, Callable[[AutoRecoveryMetrics], float]]] = (
     (
@@ -102,7 +103,7 @@ OF_RECOVERY: Sequence[tuple[str, str, Callable[[AutoRecoveryMetrics], float]]] =
 
 
 def bookie_families(bookies: Sequence[tuple[str, BookieMetrics]]) -> Iterator[Metric]:
-    """One family per name, with samples of all bookies: their ids and metrics."""
+    """Yield one metric family per name, with a sample for each pair of bookie id and metrics."""
     for name, text, labels, read in OF_BOOKIE:
         family = Metric(name, text, "unknown")
         for bookie_id, metrics in bookies:
@@ -111,7 +112,7 @@ def bookie_families(bookies: Sequence[tuple[str, BookieMetrics]]) -> Iterator[Me
 
 
 def recovery_families(metrics: AutoRecoveryMetrics) -> Iterator[Metric]:
-    """One family per name."""
+    """Yield one metric family per name."""
     for name, text, read in OF_RECOVERY:
         family = Metric(name, text, "unknown")
         family.add_sample(name, {}, read(metrics))

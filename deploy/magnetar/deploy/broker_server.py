@@ -42,7 +42,7 @@ class BrokerServer:
     """One broker."""
 
     def __init__(self, settings: BrokerSettings, sources: Sources, *, metadata_url: str) -> None:
-        """`settings`: as `broker_settings` makes them."""
+        """Make a server from the settings that `broker_settings` returns."""
         self._settings = settings
         self._sources = sources
         self._metadata_url = metadata_url
@@ -82,13 +82,13 @@ class BrokerServer:
 
 
 async def wait_for_cluster(store: MetadataStore, url: str, *, timeout_s: float) -> None:
-    """Wait until the path of the metadata URL holds a cluster: its first bookie makes one.
+    """Wait until the path of the metadata URL holds a cluster, which its first bookie creates.
 
-    A broker on a mistyped path would make topics where nobody looks for them.
+    A broker on a mistyped path would create topics where nobody looks for them.
 
     Raises:
-        SettingsError: it holds none.
-        InvalidLedgerMetadataError: what it holds is not for this release.
+        SettingsError: no cluster appears within `timeout_s`.
+        InvalidLedgerMetadataError: the path holds metadata that this release cannot read.
         MetadataError
     """
     registry, clock = BookieRegistry(store), SystemClock()
@@ -103,16 +103,16 @@ async def wait_for_cluster(store: MetadataStore, url: str, *, timeout_s: float) 
 
 
 ENTRY_HEADERS_BYTES_MAX = 64 << 10
-"""What an entry holds besides its message: metadata, and what a broker adds to them."""
+"""Room for the rest of an entry, in bytes: message metadata, and what the broker adds."""
 
 
 def fitting(ledger: LedgerSettings, broker: BrokerSettings) -> LedgerSettings:
-    """The settings of a broker's ledger client, in which its largest message has room.
+    """Return the ledger client's settings, with room for the broker's largest message.
 
-    The bound on entries follows that on messages, unless it is set.
+    Unless it is set, the bound on entries follows the bound on messages.
 
     Raises:
-        SettingsError: the broker would announce messages to clients that its ledgers refuse.
+        SettingsError: the broker would announce a message size that its ledgers refuse.
     """
     needed = broker.message_bytes_max + ENTRY_HEADERS_BYTES_MAX
     if "entry_bytes_max" not in ledger.model_fields_set and ledger.entry_bytes_max < needed:
@@ -130,10 +130,11 @@ def fitting(ledger: LedgerSettings, broker: BrokerSettings) -> LedgerSettings:
 def check_bookies(client: LedgerClient, ledger: LedgerSettings, broker: BrokerSettings) -> None:
     """Refuse to serve messages that no ledger could hold, because bookies refuse such requests.
 
-    Bookies that are not there yet are not judged; such ones get no ledgers when they come.
+    Bookies that have not registered yet are not judged. If they take too little, they get no
+    ledgers later.
 
     Raises:
-        SettingsError: without the bookies that take too little, no ensemble is left.
+        SettingsError: too few bookies for an ensemble take requests of the size needed.
     """
     narrow, writable = client.registry.too_narrow(), client.registry.writable()
     if narrow and len(writable) < broker.ensemble_size:
@@ -147,7 +148,7 @@ def check_bookies(client: LedgerClient, ledger: LedgerSettings, broker: BrokerSe
 
 
 def warn_of_one_copy(settings: BrokerSettings) -> None:
-    """Say at the start that an acknowledged message may be on one disk only."""
+    """Warn at the start that an acknowledged message may be on one disk only."""
     if settings.ack_quorum == 1:
         _log.warning(
             "ack_quorum_of_one",
@@ -169,7 +170,7 @@ def broker_settings(
     advertised_listeners: str = "",
     insecure: bool = False,
 ) -> BrokerSettings:
-    """The settings of a broker: those of its sources, and over them what its command is told.
+    """Return the settings of a broker: those of its sources, overridden by the command's options.
 
     Raises:
         SettingsError
@@ -205,10 +206,13 @@ async def start_broker(
     is_clustered: bool = False,
     metadata_url: str,
 ) -> Broker:
-    """Start a ledger client and a broker on it; `opened` gets what must be closed again.
+    """Start a ledger client and a broker on it; `opened` closes them.
 
-    `sources`: of the ledger client's settings. `collectors`: what its /metrics shows besides its
-    own. `is_clustered`: it may have others beside it. `metadata_url`: of the store.
+    Args:
+        sources: of the ledger client's settings.
+        collectors: what /metrics shows besides the broker's own metrics.
+        is_clustered: whether other brokers may run beside this one.
+        metadata_url: of the store.
     """
     warn_of_one_copy(settings)
     ledger_settings = fitting(sources.component(LedgerSettings, "ledger"), settings)
@@ -243,7 +247,8 @@ async def start_broker(
 
 
 def _process_usage() -> ProcessUsage:
-    """Processor time of all threads since the start, and resident memory: for the load report."""
+    """Return processor time of all threads since the start, and resident memory, for the load
+    report."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return ProcessUsage(cpu_s=used.ru_utime + used.ru_stime, memory_bytes=_resident_bytes())
 
@@ -254,14 +259,14 @@ def _resident_bytes() -> int:
         with open("/proc/self/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * page_bytes
     except (OSError, IndexError, ValueError):
-        return 0  # Not Linux: it is not told.
+        return 0  # not Linux: unknown
 
 
 def _spans(settings: BrokerSettings, opened: AsyncExitStack) -> "Spans":
-    """Traces by OpenTelemetry, which is imported only if they are wanted.
+    """Start tracing by OpenTelemetry, which is imported only if tracing is on.
 
     Raises:
-        SettingsError: it is not installed, or its exporter is not.
+        SettingsError: OpenTelemetry or its exporter is not installed.
     """
     try:
         from magnetar.deploy.otel import start_tracing
@@ -273,7 +278,7 @@ def _spans(settings: BrokerSettings, opened: AsyncExitStack) -> "Spans":
 
 
 def broker_addresses(broker: Broker) -> list[str]:
-    """The URLs of the `ready` line."""
+    """Return the URLs of the `ready` line."""
     listen = Listen(broker.advertised_host)
     addresses = [listen.url("pulsar", broker.port), listen.url("http", broker.http_port)]
     if broker.tls_port:

@@ -2,8 +2,8 @@
 
 Commands import what they need when they run, so that `magnetar --help` and the small tools start at
 once. Each option can also be given in the environment and in the file of `--config`; `--help` names
-the variables. What ends a command early is one line on stderr and the exit status of its error
-class (errors.py).
+the variables. An error that ends a command is one line on stderr and the exit status of its class
+(errors.py).
 """
 
 import sys
@@ -69,7 +69,8 @@ app = typer.Typer(
 _WITH_CONTEXT = frozenset(
     {"produce", "consume", "read", "doctor", "admin", "perf", "pipeline", "ledger", "backup"}
 )
-"""Commands that a context tells addresses and credentials: tools of one cluster, no servers."""
+"""Commands that take addresses and credentials from a context: tools of one cluster, not
+servers."""
 
 
 @app.callback(invoke_without_command=True)
@@ -542,7 +543,7 @@ def main() -> None:
 
 
 def run_app(command: typer.Typer) -> None:
-    """Run a command line; its errors become one line and an exit status."""
+    """Run a command line. An error becomes one line and an exit status."""
     tolerate_lost_lines()
     try:
         command()
@@ -550,7 +551,7 @@ def run_app(command: typer.Typer) -> None:
         sys.stderr.write(f"magnetar: {error}\n")
         sys.exit(error.exit_status)
     except BrokenPipeError:
-        # The reader of our output went away, as `| head` does.
+        # The reader of the output closed it, as `| head` does.
         sys.stderr.close()
         sys.exit(0)
 

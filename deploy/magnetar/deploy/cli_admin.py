@@ -1,7 +1,8 @@
-"""The commands that manage a cluster: admin lookup, brokers, namespaces, topics, recovery, bookies.
+"""Commands that manage a cluster: admin lookup, brokers, namespaces, topics, recovery, bookies.
 
-They talk to the HTTP interface of any broker; the last two talk to the metadata store. Tables are
-for people, `--json` is for programs. What interrupts clients asks first, unless `--yes` is given.
+They use the HTTP interface of any broker; recovery and bookies use the metadata store. Tables are
+for people, `--json` is for programs. A command that interrupts clients asks first, unless `--yes`
+is given.
 """
 
 import sys
@@ -322,7 +323,8 @@ def topic_stats(
 
 
 def _stored_entries(client: "AdminClient", topic: str) -> str:
-    """Entries that the topic keeps, acknowledged ones among them; an entry may be a batch."""
+    """Return the number of entries that the topic keeps, acknowledged ones included. A batch is one
+    entry."""
     if topic.startswith("non-persistent:"):
         return "none: the topic keeps nothing"
     return str(client.get(f"{path_of_topic(topic)}/internalStats")["numberOfEntries"])
@@ -356,13 +358,14 @@ def _print_clients(stats: Mapping[str, Any]) -> None:
 
 
 def _first_held(consumer: Mapping[str, Any]) -> str:
-    """Name the first entry that a consumer has not acknowledged, where it is known."""
+    """Return the first entry that a consumer has not acknowledged, if the broker reports it."""
     held = consumer.get("firstHeld")
     return f"{held['messageId']} for at least {held['seconds']} s" if held else "-"
 
 
 def _messages_of(subscription: Mapping[str, Any]) -> str:
-    """Messages in a backlog: exactly, where entries have an index; else about."""
+    """Return the messages in a backlog: the exact number where entries have an index, else an
+    estimate."""
     exact = int(subscription.get("backlogMessages", -1))
     if exact >= 0:
         return str(exact)
@@ -410,7 +413,7 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(column, overflow="fold", no_wrap=not sys.stdout.isatty())
     for row in rows:
         table.add_row(*row)
-    # Into a pipe, lines are as long as they need to be: whoever cuts them up counts columns.
+    # In a pipe, lines are never wrapped: the reader may cut them by columns.
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 1_000).print(table)
 
 

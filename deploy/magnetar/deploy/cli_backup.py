@@ -1,7 +1,7 @@
 """`magnetar backup` and `magnetar restore`: backups of topics in the object store.
 
-They talk to the metadata store, the bookies and the object stores, and read the settings of the
-brokers for the stores. Only `backup create --copy-open` asks brokers for anything.
+They use the metadata store, the bookies and the object stores, and read the brokers' settings to
+find the stores. Only `backup create --copy-open` sends requests to brokers.
 """
 
 import sys

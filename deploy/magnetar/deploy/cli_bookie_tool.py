@@ -1,4 +1,4 @@
-"""The commands that look into the files of a bookie, and mend them: bookie-tool."""
+"""`magnetar bookie-tool`: commands that inspect and repair the files of a bookie."""
 
 import sys
 from pathlib import Path
@@ -86,7 +86,7 @@ def logs(
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the entry logs: size, ledgers, bytes still in use."""
+    """List the entry logs: size, ledgers, bytes in runs."""
     _tool(data, journal_directory, ledger_directory, as_json).logs()
 
 

@@ -208,7 +208,8 @@ def _first_ports(
 
 
 def _environment(config: Path | None, log_level: LogLevel) -> dict[str, str]:
-    """What the servers inherit: they find the settings file, and log as much as we do."""
+    """Return the environment of the servers: with the settings file, and this command's log
+    level."""
     import os
 
     environment = {**os.environ, "MAGNETAR_LOG_LEVEL": log_level.value}

@@ -1,4 +1,4 @@
-"""The commands of `magnetar context`: addresses and credentials of clusters, by names."""
+"""The commands of `magnetar context`: named addresses and credentials of clusters."""
 
 import json
 import os
@@ -82,7 +82,8 @@ def set_context(
         str | None, typer.Option("--tls-key", metavar="PATH", help="PEM file of its key.")
     ] = None,
 ) -> None:
-    """Make a context, or change one: what is not given stays, an empty text removes.
+    """Make a context, or change one. Options that are not given keep their values; an empty text
+    removes a value.
 
     The first context is in use at once.
     """
@@ -99,7 +100,7 @@ def set_context(
     values = {key: value for key, value in given.items() if value is not None}
     for key, value in files.items():
         if value is not None:
-            # A context works from every directory.
+            # Absolute paths: a context works from every directory.
             values[key] = os.path.abspath(os.path.expanduser(value)) if value else ""
     path = contexts_file(os.environ)
     contexts = read_contexts(path)

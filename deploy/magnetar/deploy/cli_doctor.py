@@ -34,7 +34,7 @@ def doctor(
         bool, typer.Option("--json", help="Print one JSON object per finding.")
     ] = False,
 ) -> None:
-    """Look for what is wrong between here and a cluster, and say what to do.
+    """Look for problems between here and a cluster, and say what to do.
 
     Checks the token, the clock, the service URL, the address that each broker advertises, the HTTP
     interface, bookies and, if given, the metadata store and a disk. Changes nothing. Ends with the

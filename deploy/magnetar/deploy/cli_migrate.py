@@ -1,4 +1,4 @@
-"""`magnetar migrate`: moves what lies in an Apache Pulsar cluster, or in another Magnetar."""
+"""`magnetar migrate`: moves the content of an Apache Pulsar cluster, or of another Magnetar."""
 
 import sys
 from pathlib import Path

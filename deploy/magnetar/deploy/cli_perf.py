@@ -1,4 +1,4 @@
-"""The commands that measure: perf produce, perf consume, perf ledger."""
+"""Commands that measure: perf produce, perf consume, perf ledger."""
 
 import gc
 import json
@@ -55,8 +55,8 @@ FromLatestOption = Annotated[
 
 
 def _spare_pauses() -> None:
-    """Let full collections pass over what the start of the program has made: a pause of 30 ms in
-    the client would count as the broker's."""
+    """Exempt the objects made at the start of the program from full collections. A pause of 30 ms
+    in the client would count as the broker's."""
     gc.collect()
     gc.freeze()
 
@@ -149,8 +149,8 @@ def consume(
     as_json: JsonOption = False,
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Measure consuming; latency is from the publish time to arrival. Of messages that were there
-    before, that is their age."""
+    """Measure consuming; latency is from the publish time to arrival. For older messages it is
+    their age."""
     from magnetar.deploy import tools
     from magnetar.deploy.credentials import ClientCredentials
     from magnetar.sdk.perf import AckMode, ConsumeOptions
@@ -255,8 +255,8 @@ def _show_result(result: "PerfResult", *, as_json: bool) -> None:
 
 
 def _show_figures(result: dict[str, object], *, as_json: bool) -> None:
-    """Print what was measured: JSON, or `name value` lines; parts of a value have lines of their
-    own."""
+    """Print a measurement as JSON, or as `name value` lines; each part of a value gets its own
+    line."""
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         return

@@ -45,7 +45,7 @@ ContinuousOption = Annotated[
 
 
 class ArchiveFormat(StrEnum):
-    """What an archive is made of."""
+    """Format of an archive."""
 
     PARQUET = "parquet"
     ICEBERG = "iceberg"

@@ -1,9 +1,9 @@
-"""The commands of policies: one to show, to set and to remove each policy of `policy_rows.py`.
+"""The policy commands: get, set and remove for each policy of `policy_rows.py`.
 
-`magnetar admin namespaces set-retention NAMESPACE --time 3d --size 10G`, `magnetar admin
-topicPolicies get-max-producers TOPIC`. Names are those of Pulsar's tool. A value is given by
-options with units where a policy has some, else in one argument: with a unit, or as the JSON of
-Pulsar's HTTP interface. Each command is made when it is used.
+For example `magnetar admin namespaces set-retention NAMESPACE --time 3d --size 10G` and `magnetar
+admin topicPolicies get-max-producers TOPIC`. Names are those of Pulsar's tool. Options with units
+give the value of a policy that has parts. Other values are one argument: with a unit, or as the
+JSON of Pulsar's HTTP interface. Each command is made when it is used.
 """
 
 import inspect
@@ -58,8 +58,8 @@ _Topic = Annotated[
 
 
 class PolicyGroup(TyperGroup):
-    """A group that also knows the policies of what `kind` says. Its help names each policy once,
-    not once for each verb."""
+    """A group that also has the policy commands of its `kind`. Its help names each policy once, not
+    once for each verb."""
 
     kind: Kind = "namespace"
     _is_in_help = False
@@ -91,13 +91,13 @@ class PolicyGroup(TyperGroup):
 
 
 class TopicPolicyGroup(PolicyGroup):
-    """A group that also knows the policies of topics."""
+    """A group that also has the policy commands of topics."""
 
     kind = "topic"
 
 
 def _command(kind: Kind, verb: str, name: str, row: Row) -> Any:
-    """The command of one policy, made when it is used or listed."""
+    """Make the command of one policy, when it is used or listed."""
     words = {"get": "Print", "set": "Set", "remove": "Remove"}[verb]
     app = typer.Typer(add_completion=False)
     app.command(f"{verb}-{name}", help=f"{words} the {name.replace('-', ' ')} of a {kind}.")(
@@ -130,7 +130,7 @@ def _function(kind: Kind, verb: str, row: Row) -> Callable[..., None]:
 
 
 def _parameters_of(kind: Kind, verb: str, row: Row) -> list[tuple[str, Any, Any]]:
-    """What a command takes between its target and the address of a broker."""
+    """Return the parameters of a command between its target and the address of a broker."""
     found: list[tuple[str, Any, Any]] = []
     if verb == "get":
         if kind == "topic":
@@ -183,10 +183,10 @@ def _run(kind: Kind, verb: str, row: Row, values: Mapping[str, Any]) -> None:
 
 
 def _body(row: Row, values: Mapping[str, Any]) -> object:
-    """The value to set.
+    """Return the value to set.
 
     Raises:
-        SettingsError: it is missing, given twice, or of another form.
+        SettingsError: the value is missing, given twice, or of another form.
     """
     texts = {part: values[_python_name(part.name)] for part in row.parts}
     given = {part: text for part, text in texts.items() if text}

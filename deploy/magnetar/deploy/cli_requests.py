@@ -1,7 +1,7 @@
-"""Commands that are one request to the HTTP interface each, made of rows of a table.
+"""Commands that each send one request to the HTTP interface, generated from the rows of a table.
 
-A row says what the command is called, what it asks the brokers, and what it asks the person before
-something is lost. What comes back is shown for people, or as it came with `--json`.
+A row gives the command's name, its request, and the question to confirm before something is lost.
+The answer is printed for people, or unchanged with `--json`.
 """
 
 import inspect
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from magnetar.deploy.admin_client import AdminClient
 
 Kind = Literal["text", "number", "flag", "switch", "pairs", "names", "json"]
-"""`flag`: it is sent if it is given. `switch`: it can be given as --no-NAME as well."""
+"""Kind of an option's value. `flag`: sent only if given. `switch`: has a --no-NAME form as well."""
 
 _HELP = {
     "topic": "A short name, or persistent://tenant/namespace/name.",
@@ -63,10 +63,10 @@ _TYPES: Mapping[Kind, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a command, and where its value goes."""
+    """An option of a command, and where in the request its value goes."""
 
     name: str
-    """As on the command line, without dashes."""
+    """Name on the command line, without dashes."""
     help: str
     kind: Kind = "text"
     default: Any = ""
@@ -76,11 +76,11 @@ class Option:
     """Name of the option in the JSON object of the body. `.`: the value is the whole body."""
     is_required: bool = False
     also: str = ""
-    """Another name of it, such as that of Pulsar's tool."""
+    """Another spelling of the option, such as the one in Pulsar's tool."""
 
     @property
     def spellings(self) -> Sequence[str]:
-        """As typer takes them."""
+        """Spellings of the option in typer's form."""
         own = f"--{self.name}/--no-{self.name}" if self.kind == "switch" else f"--{self.name}"
         return (own, f"--{self.also}") if self.also else (own,)
 
@@ -93,22 +93,23 @@ class Command:
     help: str
     method: str
     path: str
-    """With {name} for each argument. {topic} and {namespace} stand for the parts of their names."""
+    """HTTP path with {name} for each argument; {topic} and {namespace} become several segments."""
     options: tuple[Option, ...] = ()
     asks: str = ""
-    """The question before it is done, with the arguments in it; empty: none."""
+    """Question to confirm first, with {name} for each argument; empty: none."""
     shows: bool = False
-    """The command prints the answer."""
+    """Whether the command prints the answer."""
     shows_messages: bool = False
-    """The answer is an entry: the command prints its messages as `magnetar read` does."""
+    """Whether the answer is an entry, whose messages the command prints as `magnetar read` does."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """Of arguments that may be left out."""
+    """Default values of the arguments that may be left out."""
     body: Callable[[Mapping[str, Any]], object] | None = None
-    """Makes the body out of all values, where fields do not do."""
+    """Makes the body out of all values, where fields do not suffice."""
     in_body: Mapping[str, str] = field(default_factory=dict)
-    """Arguments that are no part of the path: the field of the body that each is sent in."""
+    """Arguments that are not in the path, and the field of the body that each is sent in."""
     merges: bool = False
-    """The fields are set in what a GET of the same path shows: what is not given stays."""
+    """Whether the fields change what a GET of the same path returns: options not given keep their
+    values."""
 
     @property
     def arguments(self) -> Sequence[str]:
@@ -222,10 +223,10 @@ def _show_messages(
 
 
 def _checked(name: str, value: Any) -> Any:
-    """An argument as the brokers take it: seconds, ms since 1970; others as they are.
+    """Return an argument as brokers take it: seconds, or ms since 1970; others unchanged.
 
     Raises:
-        SettingsError: no duration, or no time.
+        SettingsError: the value is not a duration, or not a time.
     """
     if name == "seconds":
         return int(value) if value.isdecimal() else duration_ms("SECONDS", value) // 1000
@@ -263,10 +264,10 @@ def _path_of(command: Command, values: Mapping[str, Any]) -> str:
 
 
 def _value_of(option: Option, value: Any) -> Any:
-    """What is sent; None: nothing.
+    """Return the value to send; None: send nothing.
 
     Raises:
-        SettingsError: it has another form.
+        SettingsError: the value has another form.
     """
     if option.kind == "names":
         names = [each.strip() for each in value.split(",") if each.strip()]
@@ -290,7 +291,7 @@ def _json(option: Option, value: str) -> object:
 
 
 def show(found: Any, *, as_json: bool) -> None:
-    """Print what came back: JSON, or text for people."""
+    """Print an answer as JSON, or as text for people."""
     if as_json:
         print_json(found)
     elif isinstance(found, dict):

@@ -1,6 +1,6 @@
-"""What `magnetar admin` asks of clusters, brokers, namespaces, topics and subscriptions: the table.
+"""Table of the `magnetar admin` requests for clusters, brokers, namespaces, topics, subscriptions.
 
-Names are those of Pulsar's tool, but that subscriptions have a group of their own.
+Names are those of Pulsar's tool, except that subscriptions have a group of their own.
 """
 
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ _FORCE = Option(
 
 
 def _lines(command: tuple[str, str, str]) -> Command:
-    """A command that shows what is there."""
+    """Make a command that prints the answer to a GET."""
     name, help_text, path = command
     return Command(name, help_text, "GET", path, shows=True)
 
@@ -446,10 +446,11 @@ TOPICS = (
 
 
 def _place(values: Mapping[str, Any]) -> object:
-    """A message id as the tools print it, earliest or latest.
+    """Return the start position as brokers take it: a message id as the tools print it, or earliest
+    or latest. None if it is not given.
 
     Raises:
-        SettingsError: none of these.
+        SettingsError: the text is none of these.
     """
     text = values.get("at", "")
     if not text:
@@ -585,7 +586,7 @@ SUBSCRIPTIONS = (
 def add_resources(
     admin: typer.Typer, *, brokers: typer.Typer, namespaces: typer.Typer, topics: typer.Typer
 ) -> None:
-    """Put everything into `magnetar admin` and the groups that it has."""
+    """Put all commands into `magnetar admin` and its groups."""
     add(brokers, BROKERS)
     add(namespaces, NAMESPACES)
     add(topics, TOPICS)

@@ -141,7 +141,7 @@ def seek(
     ],
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Have a subscription go on, in all segments, at what was published from a time on."""
+    """Reset a subscription, in all segments, to messages published at or after a time."""
     path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}/seek"
     broker_client(url).ask("POST", path, {"timestamp": str(time_ms)})
 
@@ -150,7 +150,7 @@ def seek(
 def clear_backlog(
     topic: ScalableArgument, subscription: SubscriptionOption, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """Forget the backlog of a subscription in all segments."""
+    """Skip the backlog of a subscription in all segments."""
     path = f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}/skip-all"
     broker_client(url).ask("POST", path)
 
@@ -159,7 +159,7 @@ def clear_backlog(
 def create_subscription(
     topic: ScalableArgument, subscription: SubscriptionOption, url: UrlOption = DEFAULT_ADMIN_URL
 ) -> None:
-    """Make a subscription at the present end of all segments."""
+    """Make a subscription at the current end of all segments."""
     broker_client(url).ask("PUT", f"{_path_of(topic)}/subscriptions/{quote(subscription, safe='')}")
 
 
@@ -179,7 +179,7 @@ def delete_subscription(
 
 @scalable_topics.command("get-auto-scale-policy")
 def get_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Print how load splits and merges a topic, where it overrides its namespace."""
+    """Print a topic's own auto-scale policy: the fields that override its namespace."""
     found = broker_client(url).ask("GET", f"{_path_of(topic)}/autoScalePolicy")
     print_json(found or {}, indent=2)
 
@@ -195,7 +195,7 @@ def set_auto_scale(
     ],
     url: UrlOption = DEFAULT_ADMIN_URL,
 ) -> None:
-    """Set how load splits and merges a topic; what is left out is as in its namespace."""
+    """Set a topic's auto-scale policy. Fields that are left out follow its namespace."""
     try:
         body = json.loads(policy)
     except ValueError as error:
@@ -205,7 +205,7 @@ def set_auto_scale(
 
 @scalable_topics.command("remove-auto-scale-policy")
 def remove_auto_scale(topic: ScalableArgument, url: UrlOption = DEFAULT_ADMIN_URL) -> None:
-    """Have load split and merge a topic as its namespace says."""
+    """Remove a topic's auto-scale policy. Its namespace's policy applies again."""
     broker_client(url).ask("DELETE", f"{_path_of(topic)}/autoScalePolicy")
 
 

@@ -1,4 +1,4 @@
-"""The commands of `magnetar admin schemas`: look at schemas, register and delete them."""
+"""The commands of `magnetar admin schemas`: show, register and delete schemas."""
 
 import json
 from typing import Annotated, Any
@@ -128,9 +128,10 @@ def _ask(url: str, method: str, topic: str, action: str, body: object = None) ->
 
 
 def _read(file: typer.FileText) -> object:
-    """
+    """Parse the schema file.
+
     Raises:
-        SettingsError: it is no JSON object.
+        SettingsError: the file is not a JSON object.
     """
     try:
         found = json.loads(file.read())

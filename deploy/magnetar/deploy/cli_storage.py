@@ -1,6 +1,6 @@
-"""The commands about stored ledgers: ledger, admin recovery and admin bookies.
+"""Commands for stored ledgers: ledger, admin recovery and admin bookies.
 
-They talk to the metadata store, and to bookies where copies are made.
+They use the metadata store; the commands that make copies use bookies as well.
 """
 
 import sys

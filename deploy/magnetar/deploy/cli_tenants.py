@@ -1,4 +1,4 @@
-"""The commands that manage tenants and namespaces: admin tenants, admin namespaces."""
+"""Commands that manage tenants and namespaces: admin tenants, admin namespaces."""
 
 from typing import Annotated
 
@@ -124,7 +124,7 @@ def delete_namespace(
 
 
 def add_to(namespaces: typer.Typer) -> None:
-    """Put the commands for the life of namespaces into their group."""
+    """Add the commands that list, create and delete namespaces to their group."""
     namespaces.command("list")(list_namespaces)
     namespaces.command("policies")(show_policies)
     namespaces.command("create")(create_namespace)

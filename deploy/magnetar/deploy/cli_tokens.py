@@ -1,4 +1,5 @@
-"""`magnetar admin tokens`: keys and tokens, made and looked at on this machine alone."""
+"""`magnetar admin tokens`: makes and inspects keys and tokens on this machine; contacts no
+server."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands that talk to a broker: produce, consume, read, doctor."""
+"""Commands for daily use: produce, consume, read, doctor, context."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -251,7 +251,7 @@ def shown_by(
     count: int = 0,
     timeout: str = "0",
 ) -> "Shown":
-    """How messages are printed, by the options of the commands that print some.
+    """Return how messages are printed, from the options of a command that prints some.
 
     Raises:
         SettingsError: a bad option, or options that exclude each other.

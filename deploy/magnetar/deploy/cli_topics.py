@@ -1,4 +1,4 @@
-"""The commands of `magnetar admin topics` that make topics, and end them."""
+"""Commands of `magnetar admin topics` that create, partition, delete and terminate topics."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The commands of `magnetar admin transactions`: see coordinators and transactions, abort one."""
+"""The commands of `magnetar admin transactions`: list coordinators, show and abort transactions."""
 
 from typing import Annotated, Any
 

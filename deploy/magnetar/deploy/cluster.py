@@ -1,14 +1,13 @@
-"""A whole cluster as processes on this host: started in order, looked after, stopped in order.
+"""A whole cluster as processes on this host: ordered start, supervision, ordered stop.
 
-The start needs as many servers as the cluster cannot do without: a majority of ZooKeeper's, the
-bookies of one ensemble, one broker. Those that fail beyond that are reported and tried again, like
-a server that ended later.
+The start needs only the servers that the cluster cannot do without: a majority of ZooKeeper, the
+bookies of one ensemble, one broker. Other servers that fail at the start are reported and retried,
+like a server that ends later.
 
-A server that ends by itself is reported with its name and status. One that ended with a failure or
-by a signal, as kill -9 does it, is started again after a delay that doubles from time to time
-(`Restart.ON_FAILURE`, the default), on its old data and ports; one that ended with status 0 was
-stopped on purpose, and stays down. The cluster goes on without it either way: what it does then is
-what a cluster is for.
+A server that ends by itself is reported with its name and status. One that failed or was killed by
+a signal, as by kill -9, is restarted on its old data and ports (`Restart.ON_FAILURE`, the default).
+The delay before a restart doubles with each failure. A server that ended with status 0 was stopped
+on purpose, and stays down. In both cases the rest of the cluster keeps serving.
 """
 
 import asyncio
@@ -45,20 +44,20 @@ _log = structlog.get_logger(__name__)
 
 _READY_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 60.0
-"""For one server to drain; longer than any of them allows itself."""
+"""Time for one server to drain; longer than any server allows itself."""
 _RESTART_DELAY_S = 1.0
 _RESTART_DELAY_S_MAX = 30.0
 _STABLE_S = 60.0
-"""A server that ran for so long starts anew with the shortest delay."""
+"""Uptime after which the restart delay begins at its minimum again."""
 _LOG_LOOK_S = 5.0
-"""Between two looks at the sizes of the logs."""
+"""Interval between checks of the log sizes."""
 
 _DEFAULT = ClusterShape(zookeepers=1, bookies=3, brokers=2, autorecovery=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What `magnetar cluster` is told; None: as last time, or the default."""
+    """Options of `magnetar cluster`; None: the value of the last start, or the default."""
 
     data: Path
     bookies: int | None = None
@@ -71,20 +70,21 @@ class ClusterSettings:
     first_ports: Mapping[tuple[Kind, str], int] = field(default_factory=dict)
     restart: Restart = Restart.ON_FAILURE
     log_file_bytes_max: int = 32 << 20
-    """A server's log that is larger is rotated; 0: never."""
+    """Size above which a server's log is rotated; 0: never."""
     log_files_max: int = 4
     """Number of rotated logs kept per server."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    """Of all servers."""
+    """Environment of all servers."""
     tables: Mapping[str, Table] = field(default_factory=dict)
-    """Of the settings file that they read."""
+    """Tables of the settings file that the servers read."""
 
 
 class Cluster:
-    """All servers of one directory."""
+    """All servers of one data directory."""
 
     def __init__(self, settings: ClusterSettings) -> None:
-        """
+        """Check the options that exclude each other.
+
         Raises:
             SettingsError
         """
@@ -104,7 +104,7 @@ class Cluster:
         self._watches: list[asyncio.Task[None]] = []
         self._needed: dict[Kind, int] = {}
         self._left_out: set[Child] = set()
-        """Servers that did not start, and that the cluster can do without."""
+        """Servers that failed to start, and that the cluster can do without."""
         self._is_stopping = False
 
     @property
@@ -113,10 +113,10 @@ class Cluster:
         return self._plan
 
     async def start(self) -> None:
-        """Start all servers, and say who runs.
+        """Start all servers, and write which ones run to cluster.json.
 
         Raises:
-            DeployError: with one line that names the server; nothing is left running.
+            DeployError: in one line that names the server; nothing is left running.
         """
         self._files.lock()
         try:
@@ -124,7 +124,7 @@ class Cluster:
                 _log.warning("stale_cluster_record_removed", path=str(self._files.cluster_path))
             self._plan = self._make_plan()
             if self._plan.of_kind(Kind.ZOOKEEPER):
-                find_programs()  # Here, and not by each server: nothing is started in vain.
+                find_programs()  # here, not in each server: otherwise other servers start in vain
             with explained(data=self._files.directory):
                 environment = {
                     **self._settings.environment,
@@ -144,7 +144,7 @@ class Cluster:
                 await self._start_tier(kind)
             self._write_record()
         except BaseException:
-            with suppress(DeployError):  # What had to be killed for it is not what is wrong.
+            with suppress(DeployError):  # a server that had to be killed is not the cause
                 await self.stop()
             raise
         loop = asyncio.get_running_loop()
@@ -155,12 +155,12 @@ class Cluster:
             self._watches.append(loop.create_task(self._rotate_logs(), name="rotate-logs"))
 
     def addresses(self) -> list[str]:
-        """The metadata URL, then where clients connect to."""
+        """Return the metadata URL, then the URLs that clients connect to."""
         brokers = [child for child in self._children if child.plan.kind is Kind.BROKER]
         return [self.plan.metadata_url, *(url for child in brokers for url in child.addresses)]
 
     async def stop(self) -> None:
-        """Stop all servers, those first that need the others.
+        """Stop all servers, in reverse order of their start.
 
         Raises:
             DeployError: some did not end in order; they were killed.
@@ -229,9 +229,10 @@ class Cluster:
         )
 
     def _shape(self, before: Layout | None, zookeeper_url: str) -> ClusterShape:
-        """
+        """Return how many servers of each kind to run.
+
         Raises:
-            SettingsError: the metadata would be another one than before.
+            SettingsError: the metadata would be in another place than before.
         """
         settings = self._settings
         last: Layout | ClusterShape = before or _DEFAULT
@@ -259,11 +260,11 @@ class Cluster:
         )
 
     async def _start_tier(self, kind: Kind) -> None:
-        """Start the servers of a kind side by side. Those that fail are left out, as long as there
-        are enough others.
+        """Start the servers of a kind side by side. Leave out those that fail, if enough others
+        run.
 
         Raises:
-            DeployError, OSError: of the first one that failed; too few are left.
+            DeployError, OSError: the first failure, if too few servers are left.
         """
         tier = [child for child in self._children if child.plan.kind is kind]
         failed: dict[Child, DeployError | OSError] = {}
@@ -325,7 +326,7 @@ class Cluster:
         try:
             self._write_record()
         except DataDirectoryError as error:
-            # As on a full disk; servers are looked after all the same.
+            # For example a full disk; supervision goes on.
             _log.warning("cluster_record_not_written", error=str(error))
 
     async def _look_after(self, child: Child) -> None:
@@ -356,7 +357,8 @@ class Cluster:
             failures = await self._restart(child, failures)
 
     async def _restart(self, child: Child, failures: int) -> int:
-        """Try until it runs; returns the failures in a row if it ends again soon."""
+        """Restart a server until it runs. Return the number of failures in a row if it ends again
+        soon."""
         while not await self._restarted(child, _restart_delay_s(failures)):
             failures += 1
         return failures + 1
@@ -394,7 +396,7 @@ def _restart_delay_s(failures: int) -> float:
 
 
 def needed_servers(shape: ClusterShape, quorum: Quorum) -> dict[Kind, int]:
-    """How many servers of each kind the cluster cannot do without."""
+    """Return how many servers of each kind the cluster cannot do without."""
     return {
         Kind.ZOOKEEPER: shape.zookeepers // 2 + 1 if shape.zookeepers else 0,
         Kind.BOOKIE: quorum.ensemble,
@@ -404,7 +406,8 @@ def needed_servers(shape: ClusterShape, quorum: Quorum) -> dict[Kind, int]:
 
 
 def _checked_scheme(url: str) -> str:
-    """
+    """Return the URL if it names a ZooKeeper.
+
     Raises:
         SettingsError: not a ZooKeeper URL.
     """

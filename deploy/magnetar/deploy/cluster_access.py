@@ -1,4 +1,4 @@
-"""How tools reach a cluster: its metadata store, and its bookies, for as long as they work."""
+"""Access of tools to a cluster: its metadata store and its bookies, open while a tool works."""
 
 import random
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from magnetar.ledger.system import SystemClock
 
 @asynccontextmanager
 async def opened_store(url: str, sources: Sources) -> AsyncIterator[MetadataStore]:
-    """The metadata store of a cluster.
+    """Open the metadata store of a cluster.
 
     Raises:
         MetadataError
@@ -32,10 +32,10 @@ async def opened_store(url: str, sources: Sources) -> AsyncIterator[MetadataStor
 async def started_client(
     store: MetadataStore, sources: Sources, *, root: str
 ) -> AsyncIterator[LedgerClient]:
-    """A client of the bookies of a cluster.
+    """Start a client of a cluster's bookies.
 
     Args:
-        root: below which the metadata store has the cluster; its layout is followed.
+        root: path of the cluster in the metadata store; the client follows its layout.
 
     Raises:
         LedgerError, MetadataError

@@ -1,9 +1,8 @@
 """One server of a cluster on this host, as a child process.
 
-Its log goes straight to its file: whoever looks after it may be slow or stopped, and it does not
-notice. It ends with the process that started it, also when that one is killed, so that nothing is
-ever left behind; and it is out of its terminal's process group, so that Ctrl-C reaches the cluster
-only, which stops the servers in order.
+The child writes its log straight to a file, so a slow or stopped parent does not block it. It ends
+with the process that started it, even if that one is killed, so nothing is left behind. It is not
+in its terminal's process group: Ctrl-C reaches only the cluster, which stops the servers in order.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ _TAIL_BYTES = 16 << 10
 
 
 class ServerEndedError(DeployError):
-    """A server of the cluster ended at its start; carries its exit status, as the cause does."""
+    """A server of the cluster ended during its start. Carries the server's exit status."""
 
     def __init__(self, message: str, exit_status: int) -> None:
         super().__init__(message)
@@ -42,11 +41,11 @@ class Child:
         self._drain: asyncio.Task[None] | None = None
         self.starts = 0
         self.addresses: list[str] = []
-        """What its last `ready` line named."""
+        """Addresses in its last `ready` line."""
 
     @property
     def pid(self) -> int:
-        """Of its last start; 0 before the first."""
+        """Process id of its last start; 0 before the first."""
         return self._process.pid if self._process is not None else 0
 
     @property
@@ -54,11 +53,11 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, timeout_s: float) -> None:
-        """Start the server and wait until it says that it is ready.
+        """Start the server and wait until it is ready.
 
         Raises:
-            ServerEndedError: it ended instead.
-            DeployError: it did not say so in time; it was killed.
+            ServerEndedError: the server ended instead.
+            DeployError: the server was not ready in time, and was killed.
         """
         assert not self.is_running, f"{self.plan.name} runs already"
         log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -90,18 +89,19 @@ class Child:
         )
 
     async def wait_exit(self) -> int:
-        """Wait for its end; returns the exit status, negative for a signal."""
+        """Wait for the server's end. Return its exit status, negative for a signal."""
         assert self._process is not None, "start() comes first"
         return await self._process.wait()
 
     async def stop(self, timeout_s: float) -> int | None:
-        """SIGTERM, and wait for the orderly end; None if there was none in time: killed."""
+        """Send SIGTERM and wait for the end. Return the exit status, or None if it had to be
+        killed."""
         if self._process is None:
             return 0
         process, was_killed = self._process, False
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
-            # A server that somebody paused would never hear of it.
+            # A paused server would never get the signal.
             process.send_signal(signal.SIGCONT)
         try:
             async with asyncio.timeout(timeout_s):
@@ -115,7 +115,7 @@ class Child:
         return None if was_killed else process.returncode
 
     def kill(self) -> None:
-        """kill -9, if it runs."""
+        """Send kill -9 if the server runs."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
@@ -135,7 +135,7 @@ class Child:
 
 
 def describe_status(status: int) -> str:
-    """An exit status in words; negative ones are signals."""
+    """Describe an exit status; negative ones are signals."""
     if status >= 0:
         return f"status {status}"
     try:
@@ -145,11 +145,12 @@ def describe_status(status: int) -> str:
 
 
 def last_words(log_path: Path, offset: int = 0) -> str:
-    """The line by which a `magnetar` command says why it ended, if its log has one."""
+    """Return the line in which a `magnetar` command says why it ended, or "" if the log has
+    none."""
     try:
         with log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
-            # Rotated meanwhile, it begins anew.
+            # After a rotation the log begins anew.
             log.seek(max(offset if offset <= size else 0, size - _TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
     except OSError:
@@ -162,7 +163,7 @@ _PREFIX = "magnetar: "
 
 
 async def _read_to_end(process: asyncio.subprocess.Process) -> None:
-    """A full pipe would block a server that says more than `ready`."""
+    """Read and discard stdout. A full pipe would block a server that prints more than `ready`."""
     assert process.stdout is not None
     while await process.stdout.read(_LINE_BYTES_MAX):
         pass

@@ -1,18 +1,19 @@
-"""The files of a cluster's directory: its lock, what it looks like, and who runs now.
+"""The files of a cluster's directory: its lock, its layout, and the running servers.
 
     lock            held by the cluster that runs here
     layout.json     how many servers, and their ports; kept, so that clients find them again
-    cluster.json    who runs, with process ids; there from `ready` to the orderly end
-    shared-secret   what its bookies ask for, and whoever uses them proves to know
-    logs/NAME.log   what each server said, over all its starts
-    NAME/           what a server keeps
+    cluster.json    the running servers, with process ids; from `ready` to the orderly end
+    shared-secret   bookies demand it, and their clients prove to know it
+    logs/NAME.log   log of each server, over all its starts
+    NAME/           data of a server
 
-A cluster.json without a holder of the lock is stale: it was left by a cluster that was killed. Its
-servers were killed with it; should one be left all the same, nothing is started beside it. Both
-files are replaced as a whole: a reader sees the old one or the new one.
+A cluster.json whose lock nobody holds is stale: a killed cluster left it. Its servers were killed
+with it. If one of them still runs, the start is refused. Both files are replaced as a whole: a
+reader sees the old one or the new one.
 
-Both have a `checksum` over their values: with one changed bit the cluster could start with fewer
-bookies, and fewer copies of each message, than it had. Files of releases before that have none.
+Both have a `checksum` over their values. With one changed bit, the cluster could otherwise start
+with fewer bookies, and fewer copies of each message, than it had. Files written by releases without
+checksums have none.
 """
 
 import fcntl
@@ -42,16 +43,16 @@ class _Record(BaseModel):
 
 
 class Layout(_Record):
-    """layout.json: what a restart keeps."""
+    """Content of layout.json, which a restart keeps."""
 
     zookeeper_url: str = ""
-    """Empty: the cluster runs its own."""
+    """URL of an existing ensemble; empty: the cluster runs its own."""
     zookeepers: int = 0
     bookies: int
     brokers: int
     autorecovery: int
     ports: dict[str, dict[str, int]]
-    """Server name -> port name -> number; also of servers that are not run at present."""
+    """Server name -> port name -> number; includes servers that do not run at present."""
 
 
 class RunningServer(BaseModel):
@@ -62,23 +63,23 @@ class RunningServer(BaseModel):
     name: str
     kind: Kind
     pid: int
-    """Of its last start."""
+    """Process id of its last start."""
     running: bool
     ports: dict[str, int]
     log: str
 
 
 class ClusterRecord(_Record):
-    """cluster.json."""
+    """Content of cluster.json."""
 
     metadata: str
     pid: int
-    """Of the process that looks after the servers."""
+    """Process id of the command that supervises the servers."""
     servers: list[RunningServer]
 
 
 class ClusterFiles:
-    """The files of one directory; between `lock` and `unlock` nobody else writes them."""
+    """The files of one directory; between `lock` and `unlock` no other process writes them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -86,7 +87,7 @@ class ClusterFiles:
         self._lock_file: IO[bytes] | None = None
 
     def lock(self) -> None:
-        """Make the directory ours.
+        """Lock the directory for this process.
 
         Raises:
             DataDirectoryLockedError: a cluster, or one of its servers, runs here.
@@ -123,7 +124,7 @@ class ClusterFiles:
         return self.directory / "layout.json"
 
     def read_layout(self) -> Layout | None:
-        """What the cluster looked like last time; None for a new directory.
+        """Return the layout of the last start; None for a new directory.
 
         Raises:
             DataDirectoryError: the file cannot be read, or is of a newer release.
@@ -142,7 +143,8 @@ class ClusterFiles:
         _replace(self.cluster_path, _sealed(record))
 
     def read_cluster(self) -> ClusterRecord | None:
-        """The processes of the running cluster, or of one that was killed; None: no record is left.
+        """Return the processes of the running cluster, or of a killed one; None if there is no
+        record.
 
         Raises:
             DataDirectoryError: the file cannot be read, or is of a newer release.
@@ -157,7 +159,7 @@ class ClusterFiles:
         self.cluster_path.unlink(missing_ok=True)
 
     def discard_stale(self) -> bool:
-        """Remove the cluster.json of a cluster that was killed; whether there was one.
+        """Remove the cluster.json of a killed cluster. Return whether there was one.
 
         Raises:
             DataDirectoryLockedError: a server that it names still runs.
@@ -181,7 +183,7 @@ def _named(servers: Sequence[RunningServer]) -> str:
 
 
 def _is_ours(pid: int, directory: str) -> bool:
-    """Whether a process of this id works in the directory: ids are used again."""
+    """Whether the process with this id works in the directory; the system reuses ids."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
@@ -208,16 +210,16 @@ def _sealed(record: BaseModel) -> str:
 
 
 def _checksum_of(fields: Mapping[str, object]) -> str:
-    """CRC32C of the values, however the file is laid out."""
+    """Return the CRC32C of the values; the layout of the file does not matter."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"{google_crc32c.value(text.encode()):08x}"
 
 
 def _read(path: Path, model: type[M], remedy: str) -> M | None:
-    """What is in the file; None: there is none.
+    """Return the content of a file; None if the file does not exist.
 
     Raises:
-        DataDirectoryError: it cannot be read, or is damaged; `remedy` says what to do then.
+        DataDirectoryError: the file is unreadable or damaged; `remedy` says what to do.
     """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))

@@ -1,12 +1,13 @@
 """Rotation of the logs that the servers of a cluster on this host write straight to their files.
 
-A server holds its log open, and so may programs that it has started, as Java is by ZooKeeper. So a
-log is not renamed, but copied and cut: NAME.log becomes NAME.log.1, that NAME.log.2, and so on. The
-servers append, and go on at the new end. A line that is written between the end of the copy and the
-cut is lost, a matter of microseconds. On a full disk nothing is cut before its copy is whole.
+A server holds its log open, and so may programs that it started, as ZooKeeper starts Java. A log is
+therefore not renamed, but copied and truncated: NAME.log becomes NAME.log.1, NAME.log.1 becomes
+NAME.log.2, and so on. The servers append, and continue at the new end. A line written between the
+end of the copy and the truncation is lost, a matter of microseconds. On a full disk nothing is
+truncated before its copy is complete.
 
-    NAME.log       what the server says now
-    NAME.log.1     what it said before, the newest first
+    NAME.log       current log
+    NAME.log.1     former logs, the newest first
 """
 
 import contextlib
@@ -18,13 +19,13 @@ _COPIED_BYTES = 1 << 20
 
 
 def rotate(path: Path, *, bytes_max: int, files_max: int) -> bool:
-    """Rotate the log if it is larger than `bytes_max`; whether it was. Blocks on the disk.
+    """Rotate the log if it is larger than `bytes_max`. Return whether it was. Blocks on the disk.
 
     Args:
-        files_max: former logs that are kept; 0: none.
+        files_max: number of former logs to keep; 0: none.
 
     Raises:
-        OSError: the copy cannot be made, as on a full disk; the log is as it was.
+        OSError: the copy cannot be made, as on a full disk; the log is unchanged.
     """
     try:
         if path.stat().st_size <= bytes_max:

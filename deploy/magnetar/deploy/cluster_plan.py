@@ -1,8 +1,8 @@
 """The servers of a cluster on one host, and the command of each. Pure.
 
-Names are `zookeeper-1`, `bookie-1`, `broker-1`, `autorecovery-1` and so on; each server has the
-directory of its name below the cluster's, if it keeps anything. The tiers are started in the order
-of `TIERS` and stopped in the reverse one: whoever needs another is started after it.
+Names are `zookeeper-1`, `bookie-1`, `broker-1`, `autorecovery-1` and so on. A server that keeps
+data has a directory of its name in the cluster's directory. The tiers start in the order of `TIERS`
+and stop in reverse: a server starts after those that it needs.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from magnetar.deploy.options import Quorum
 
 if TYPE_CHECKING:
-    # It imports asyncio, for which a help page would wait.
+    # The module imports asyncio, which would slow down help pages.
     from magnetar.deploy.zookeeper import EnsembleMember
 
 METADATA_PATH = "/magnetar"
-"""Below which everything lies in a ZooKeeper that the cluster runs itself."""
+"""Path of the metadata in a ZooKeeper that the cluster runs itself."""
 
 
 class Kind(StrEnum):
-    """What a server is; part of the format of cluster.json."""
+    """Kind of a server; part of the format of cluster.json."""
 
     ZOOKEEPER = "zookeeper"
     BOOKIE = "bookie"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Restart(StrEnum):
-    """What becomes of a server that has ended by itself."""
+    """Whether to restart a server that has ended by itself."""
 
     ON_FAILURE = "on-failure"
     NEVER = "never"
@@ -45,7 +45,7 @@ PORTS: Mapping[Kind, tuple[str, ...]] = {
     Kind.BROKER: ("native", "http"),
     Kind.AUTORECOVERY: ("http",),
 }
-"""The ports that a server of each kind has; `native`: of its own protocol."""
+"""Names of the ports of each kind of server; `native`: for its own protocol."""
 
 FIRST_PORTS: Mapping[tuple[Kind, str], int] = {
     (Kind.ZOOKEEPER, "native"): 2181,
@@ -57,15 +57,15 @@ FIRST_PORTS: Mapping[tuple[Kind, str], int] = {
     (Kind.BROKER, "http"): 8080,
     (Kind.AUTORECOVERY, "http"): 8180,
 }
-"""What the first server of a kind gets if it is free; the others follow, by one each."""
+"""Preferred port of the first server of a kind; further servers get the following ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """How many servers of each kind."""
+    """Number of servers of each kind."""
 
     zookeepers: int
-    """0: somebody else's ensemble is used."""
+    """Number of own ZooKeeper servers; 0: the cluster uses an existing ensemble."""
     bookies: int
     brokers: int
     autorecovery: int
@@ -79,7 +79,7 @@ class ClusterShape:
         }
 
     def names(self) -> list[tuple[str, Kind]]:
-        """All servers in the order in which they are started."""
+        """Return names and kinds of all servers, in the order of their start."""
         counts = self.counts()
         return [
             (f"{kind}-{number}", kind) for kind in TIERS for number in range(1, counts[kind] + 1)
@@ -88,19 +88,19 @@ class ClusterShape:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlan:
-    """One server: what to run, and where it will listen."""
+    """One server: its command, and where it listens."""
 
     name: str
     kind: Kind
     ports: Mapping[str, int]
     arguments: tuple[str, ...]
-    """Of the `magnetar` command."""
+    """Arguments of the `magnetar` command."""
     data: Path | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """A whole cluster."""
+    """A whole cluster: its metadata URL and its servers."""
 
     metadata_url: str
     servers: tuple[ServerPlan, ...]
@@ -118,13 +118,13 @@ def plan_cluster(
     hosts: Mapping[str, str],
     zookeeper_url: str = "",
 ) -> ClusterPlan:
-    """The servers and their commands.
+    """Plan the servers and their commands.
 
     Args:
-        directory: of the cluster, absolute.
+        directory: directory of the cluster, absolute.
         ports: server name -> port name -> number; all that `PORTS` names.
         hosts: server name -> the address it listens on.
-        zookeeper_url: of an ensemble that is there already; with `shape.zookeepers` 0.
+        zookeeper_url: URL of an existing ensemble; with `shape.zookeepers` 0.
     """
     from magnetar.deploy.zookeeper import EnsembleMember as Member
 
@@ -191,7 +191,7 @@ def _arguments(
 
 
 def environment_of(server: ServerPlan) -> dict[str, str]:
-    """What a server is told besides its command line."""
+    """Return the environment variables that a server gets besides its command line."""
     tag = {"MAGNETAR_LOG_NAME": server.name}
     if server.kind is Kind.BROKER:
         return {**tag, "MAGNETAR_BROKER_NAME": server.name}

@@ -1,11 +1,11 @@
 """Ports for the servers of a cluster on one host, chosen once and kept.
 
-A port that must stay the same over restarts must not be one that the system hands out to outgoing
-connections: any client could hold it at the moment of a restart. So free ones are taken from below
-that range.
+A port that must stay the same over restarts must not be one that the system gives to outgoing
+connections: any client could hold it at the moment of a restart. Free ports are therefore taken
+from below that range.
 
-A port is free until its server listens there, seconds after it was chosen. Clusters that start at
-the same time would choose the same usual ports; so a cluster claims its ports until it ends.
+A chosen port stays free until its server listens on it, seconds later. Clusters that start at the
+same time would choose the same default ports. A cluster therefore claims its ports until it ends.
 """
 
 import random
@@ -23,23 +23,23 @@ _USUAL_LOWEST_OUTGOING = 32_768
 _ATTEMPTS_MAX = 1_000
 
 ANY = 0
-"""As a first port: any that is free."""
+"""Value of a first port that means any free port."""
 
 
 class PortClaims:
     """The ports that a cluster has claimed among the clusters of this host.
 
-    A claim is a Unix socket with an abstract name: the system gives a name to one process only, and
-    takes it back when that process ends, however it does. Names are as far apart as ports are: each
-    network namespace has its own. Other programs know nothing of claims. Where sockets have no
-    abstract names (other systems than Linux), nothing is claimed.
+    A claim is a Unix socket with an abstract name. The system gives a name to one process only, and
+    takes it back when that process ends in any way. Names have the scope of ports: each network
+    namespace has its own. Other programs ignore claims. Systems other than Linux have no abstract
+    names; nothing is claimed there.
     """
 
     def __init__(self) -> None:
         self._claims: list[socket.socket] = []
 
     def take(self, host: str, port: int) -> bool:
-        """Claim a port that somebody could listen on now; False: it is in use or claimed."""
+        """Claim a port that is free to listen on. Return False if it is in use or claimed."""
         if sys.platform != "linux":
             return is_free(host, port)
         claim = socket.socket(socket.AF_UNIX)
@@ -55,7 +55,7 @@ class PortClaims:
         return True
 
     def close(self) -> None:
-        """Give up all claims."""
+        """Release all claims."""
         for claim in self._claims:
             claim.close()
         self._claims.clear()
@@ -69,17 +69,19 @@ def choose_ports(
     first: Mapping[tuple[Kind, str], int],
     claims: PortClaims,
 ) -> dict[str, dict[str, int]]:
-    """The ports of all servers of the shape, and those of `kept` that are not run now.
+    """Choose the ports of all servers of the shape; ports in `kept` of servers that do not run
+    stay.
 
     Args:
-        kept: what was chosen before.
-        first: what the command line says for the first server of a kind; the others follow. ANY:
-            any free one. What is not said is the usual one if that is free, else any; and any
-            where all that was said is ANY: another cluster may be about to take the usual ones.
-        claims: takes those of the shape.
+        kept: ports chosen at earlier starts.
+        first: port of the first server of a kind, from the command line; further servers get
+            the following ones. ANY: any free port. A port that is neither given nor kept is the
+            default one if that is free, else any. If every given port is ANY, it is any: another
+            cluster may be about to take the default ones.
+        claims: claims the ports of the shape.
 
     Raises:
-        AddressUnavailableError: a port that was asked for, or kept, is in use or claimed.
+        AddressUnavailableError: a given or kept port is in use or claimed.
     """
     chosen = {name: dict(ports) for name, ports in kept.items()}
     has_usual = not first or any(port != ANY for port in first.values())
@@ -106,10 +108,10 @@ def choose_ports(
 
 
 def _take_any(claims: PortClaims, host: str, taken: set[int]) -> int:
-    """Claim a free port that no outgoing connection gets.
+    """Claim a free port outside the range of outgoing connections.
 
     Raises:
-        AddressUnavailableError: there is none, or the address is not ours.
+        AddressUnavailableError: no port is free, or the address is not this machine's.
     """
     highest = _lowest_outgoing() - 1
     source = random.SystemRandom()
@@ -124,7 +126,7 @@ def _take_any(claims: PortClaims, host: str, taken: set[int]) -> int:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether somebody could listen there now."""
+    """Whether a server could listen there now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family) as probe:
@@ -148,5 +150,5 @@ def _lowest_outgoing() -> int:
         lowest = int(_RANGE_FILE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return _USUAL_LOWEST_OUTGOING
-    # A machine that hands out nearly all ports leaves no choice.
+    # If the system's range covers nearly all ports, the usual lower bound applies.
     return lowest if lowest > _LOWEST + _ATTEMPTS_MAX else _USUAL_LOWEST_OUTGOING

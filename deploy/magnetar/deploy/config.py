@@ -34,7 +34,7 @@ M = TypeVar("M", bound="BaseModel")
 Table = Mapping[str, object]
 
 _SECRETS = re.compile("secret|token|password|key|object_stores", re.IGNORECASE)
-"""Settings by whose names, also misspelt ones, nobody can say whether the value may be shown."""
+"""Names of settings whose value must never be printed, even if the name is misspelt."""
 
 
 def read_config_file(path: Path) -> dict[str, Table]:
@@ -61,7 +61,7 @@ def read_config_file(path: Path) -> dict[str, Table]:
 
 
 def command_defaults(tables: Mapping[str, Table], command: str) -> dict[str, object]:
-    """The table of one command as option defaults: `http-port` and `http_port` are the same."""
+    """Return the table of a command as option defaults; `http-port` and `http_port` are equal."""
     return {key.replace("-", "_"): value for key, value in tables.get(command, {}).items()}
 
 
@@ -85,7 +85,7 @@ def component_settings(
     Raises:
         SettingsError: a value that the class refuses, or a key it does not know.
     """
-    # A help page has no settings to read, and would wait for this.
+    # Imported here: help pages read no settings, and pydantic would delay them.
     from pydantic import ValidationError
 
     values: dict[str, object] = {
@@ -103,12 +103,13 @@ def component_settings(
 
 
 def _from_text(text: str) -> object:
-    """Lists and tables are written as JSON in the environment; all else is for pydantic to read."""
+    """Parse lists and tables, which are JSON in the environment; pydantic reads all other
+    values."""
     if text.startswith(("[", "{")):
         try:
             return json.loads(text)
         except ValueError:
-            return text  # pydantic says better what it expected
+            return text  # pydantic's error says better what it expected
     return text
 
 

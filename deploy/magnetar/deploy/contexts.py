@@ -1,8 +1,8 @@
 """Contexts: named addresses and credentials of clusters, and which of them is in use.
 
-A context stands in for environment variables that are not set, so that a variable goes before it,
-and an option before both. Files of secrets are named, never copied. Addresses and credentials go
-together: where the environment has credentials, none of the context's are used.
+A context supplies environment variables that are not set: a variable overrides the context, and an
+option overrides both. The file names the files of secrets, and never copies them. Credentials are
+one unit: if the environment has any, none of the context's are used.
 
 The file is JSON: `{"current": NAME, "contexts": {NAME: {FIELD: TEXT}}}`, at MAGNETAR_CONTEXTS or
 `$XDG_CONFIG_HOME/magnetar/contexts.json` (`~/.config/…`).
@@ -27,7 +27,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "tls_certificate": ("MAGNETAR_TLS_CERTIFICATE",),
     "tls_key": ("MAGNETAR_TLS_KEY",),
 }
-"""Fields of a context, and the variables that each stands in for."""
+"""Fields of a context, and the variables that each supplies."""
 
 _CREDENTIALS = frozenset({"token_file", "basic_file", "tls_certificate", "tls_key"})
 _SECRETS = frozenset({"token_file", "basic_file"})
@@ -39,16 +39,17 @@ _NAME = re.compile(r"[A-Za-z0-9][-.\w]{0,99}", re.ASCII)
 
 @dataclass(slots=True)
 class Contexts:
-    """All contexts of a user, as they are in the file."""
+    """All contexts of a user, as in the file."""
 
     current: str = ""
-    """Empty: none is in use."""
+    """Name of the context in use; empty: none."""
     known: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def named(self, name: str) -> dict[str, str]:
-        """
+        """Return a context.
+
         Raises:
-            SettingsError: there is none of this name.
+            SettingsError: no context has this name.
         """
         try:
             return self.known[name]
@@ -57,10 +58,10 @@ class Contexts:
             raise SettingsError(f"no context {name!r}; known are {names}") from None
 
     def set(self, name: str, values: Mapping[str, str]) -> None:
-        """Set fields of a context, which is made if need be; an empty text removes a field.
+        """Set fields of a context, and create it if needed. An empty text removes a field.
 
         Raises:
-            SettingsError: no name for a context, or too many of them.
+            SettingsError: the name is not allowed, or there are too many contexts.
         """
         if _NAME.fullmatch(name) is None:
             raise SettingsError(f"bad context name {name!r}: give letters, digits, -, _ and .")
@@ -72,9 +73,10 @@ class Contexts:
             self.current = name
 
     def delete(self, name: str) -> None:
-        """
+        """Delete a context.
+
         Raises:
-            SettingsError: there is none of this name.
+            SettingsError: no context has this name.
         """
         self.named(name)
         del self.known[name]
@@ -83,7 +85,7 @@ class Contexts:
 
 
 def variables_of(context: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a context sets in an environment."""
+    """Return the variables that a context adds to an environment."""
     names = {name for each in _CREDENTIALS for name in FIELDS[each]}
     has_credentials = any(environment.get(name) for name in names)
     found = {}
@@ -97,7 +99,7 @@ def variables_of(context: Mapping[str, str], environment: Mapping[str, str]) -> 
 
 
 def contexts_file(environment: Mapping[str, str]) -> Path:
-    """Where the contexts of a user are."""
+    """Return the path of the user's contexts."""
     if environment.get("MAGNETAR_CONTEXTS"):
         return Path(environment["MAGNETAR_CONTEXTS"])
     home = environment.get("XDG_CONFIG_HOME") or os.path.join(
@@ -107,9 +109,10 @@ def contexts_file(environment: Mapping[str, str]) -> Path:
 
 
 def read_contexts(path: Path) -> Contexts:
-    """
+    """Read the contexts; none if the file does not exist.
+
     Raises:
-        SettingsError: the file cannot be read, or holds something else.
+        SettingsError: the file cannot be read, or has other content.
     """
     try:
         found = json.loads(path.read_text())
@@ -137,7 +140,7 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
     """Replace the file as a whole; only its owner can read it.
 
     Raises:
-        SettingsError: it cannot be written.
+        SettingsError: the file cannot be written.
     """
     text = json.dumps({"current": contexts.current, "contexts": contexts.known}, indent=2)
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -155,10 +158,10 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
 
 
 def use_context(name: str) -> None:
-    """Let the context in use, or the one of a name, stand in for variables that are not set.
+    """Set missing environment variables from the named context, or from the one in use.
 
     Raises:
-        SettingsError: there is none of this name, or the file cannot be read.
+        SettingsError: no context has this name, or the file cannot be read.
     """
     contexts = read_contexts(contexts_file(os.environ))
     chosen = name or contexts.current

@@ -1,7 +1,7 @@
-"""Has brokers copy all ledgers of topics to the object store, the open ones included.
+"""Copies all ledgers of topics, open ones included, to the object store, by requests to brokers.
 
-A topic is unloaded, which closes its open ledgers, and is then offloaded up to its end. Whatever is
-published meanwhile goes into a new ledger, which is not waited for.
+A topic is unloaded, which closes its open ledgers, and is then offloaded up to its end. Messages
+published meanwhile go into a new ledger, which the copy does not wait for.
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from magnetar.sdk.wire import TopicName
 _TOPICS_AT_ONCE = 4
 _LOOK_S = 0.2
 _END = {"ledgerId": (1 << 62), "entryId": 0, "partitionIndex": -1}
-"""Behind every message that a topic can have."""
+"""Position after every message that a topic can have."""
 
 
 class OpenLedgers:
     """Copies the ledgers of topics by requests to brokers."""
 
     def __init__(self, admin_url: str, *, wait_s: float, clock: Clock) -> None:
-        """`wait_s`: for each topic."""
+        """Make a copier; `wait_s` is the time limit for each topic."""
         self._admin_url = admin_url
         self._wait_s = wait_s
         self._clock = clock
 
     async def copy(self, topics: Sequence[TopicName]) -> None:
-        """Return when all ledgers that the topics had are in the object store.
+        """Copy the topics; return when all ledgers that they had are in the object store.
 
         Raises:
-            DeployError: one of them is not, in time or at all.
+            DeployError: a ledger was not copied, or not in time.
             BrokerUnreachableError: no broker answered, or it refused.
         """
         await on_each(topics, self._copy, at_once=_TOPICS_AT_ONCE)
@@ -42,7 +42,7 @@ class OpenLedgers:
         until_s = self._clock.monotonic_s() + self._wait_s
         path = f"/admin/v2/{topic_path(topic)}"
         await self._ask("PUT", f"{path}/unload", None)
-        await self._ended(topic, path, until_s)  # somebody else's may be under way
+        await self._ended(topic, path, until_s)  # another offload may be under way
         await self._ask("PUT", f"{path}/offload", _END)
         status = await self._ended(topic, path, until_s)
         if status["status"] != "SUCCESS":

@@ -1,14 +1,14 @@
-"""How the tools prove who uses them, and whom they trust: from the environment.
+"""Credentials of the tools and the authorities they trust, from the environment.
 
     MAGNETAR_TOKEN             a token, or file:///path of one
     MAGNETAR_BASIC             user:password, or file:///path
-    MAGNETAR_TLS_TRUST         PEM file: who may vouch for brokers; default: the system's
-    MAGNETAR_TLS_CERTIFICATE   PEM file: a certificate of one's own, for mutual TLS
+    MAGNETAR_TLS_TRUST         PEM file: authorities of brokers; default: the system's
+    MAGNETAR_TLS_CERTIFICATE   PEM file: the tool's certificate, for mutual TLS
     MAGNETAR_TLS_KEY           PEM file: its key
 
-Commands with two clusters read MAGNETAR_FROM_TOKEN, MAGNETAR_TO_TOKEN and so on before these.
+For commands with two clusters, MAGNETAR_FROM_TOKEN, MAGNETAR_TO_TOKEN and so on override these.
 
-There are no options for them: a command line is there for everybody on the machine to read.
+There are no options for them, because every user of the machine can read a command line.
 """
 
 import base64
@@ -25,7 +25,7 @@ from magnetar.sdk.settings import ClientSettings
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """What the environment says."""
+    """Credentials that the environment holds."""
 
     token: str = field(default="", repr=False)
     basic: str = field(default="", repr=False)
@@ -40,8 +40,8 @@ class ClientCredentials:
         """Read the variables.
 
         Args:
-            side: of a command with two clusters, `FROM` or `TO`: MAGNETAR_FROM_TOKEN goes before
-                MAGNETAR_TOKEN, and so on. An empty one means none.
+            side: `FROM` or `TO`, in a command with two clusters: MAGNETAR_FROM_TOKEN overrides
+                MAGNETAR_TOKEN, and so on. An empty variable means no credential.
 
         Raises:
             SettingsError: a file cannot be read.
@@ -59,7 +59,8 @@ class ClientCredentials:
     def client_settings(
         self, *, operation_timeout_ms: int = 30_000, is_replicator: bool = False
     ) -> ClientSettings:
-        """Settings of the SDK's client. `is_replicator`: it brings copies with their places."""
+        """Return the SDK client's settings. `is_replicator`: the client publishes copies with
+        positions."""
         method, data = "none", b""
         if self.token:
             method, data = "token", self.token.encode()
@@ -79,13 +80,13 @@ class ClientCredentials:
 
     @property
     def source_authentication(self) -> str:
-        """The option `authentication` of the jobs' sources and sinks."""
+        """Value of the option `authentication` for the jobs' sources and sinks."""
         if self.token:
             return f"token:{self.token}"
         return f"basic:{self.basic}" if self.basic else "none"
 
     def http_headers(self) -> dict[str, str]:
-        """What an HTTP request carries."""
+        """Return the headers that carry the credentials in an HTTP request."""
         if self.token:
             return {"Authorization": f"Bearer {self.token}"}
         if self.basic:
@@ -93,7 +94,7 @@ class ClientCredentials:
         return {}
 
     def tls(self) -> ssl.SSLContext:
-        """For https.
+        """Make the TLS context for https.
 
         Raises:
             SettingsError: a file cannot be used.

@@ -1,5 +1,6 @@
-"""Metrics that are declared in dataclasses (`magnetar.ledger.metric_fields`), as Prometheus wants
-them. Collecting runs on the event loop, where the numbers belong.
+"""Prometheus exporter of metrics declared in dataclasses (`magnetar.ledger.metric_fields`).
+
+Collecting runs on the event loop, which owns the numbers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 from magnetar.ledger.metric_fields import Declared, Histogram, Kind, metrics_in
 
 LABEL_VALUES_MAX = 64
-"""Series of one metric of one holder: the rest is added up under the value `OTHER`."""
+"""Most series of one metric per holder; further ones are summed under the value `OTHER`."""
 OTHER = "other"
 
 _UNITS = {"s": "seconds", "share": "ratio"}
@@ -30,7 +31,7 @@ class Families:
         self._by_name: dict[str, Metric] = {}
 
     def add(self, holder: object, label_values: Sequence[str] = ()) -> None:
-        """Add everything that a dataclass of metrics holds now."""
+        """Add the current values of a dataclass of metrics."""
         for each in metrics_in(holder):
             name = exported_name(self._prefix, each.name)
             family = self._by_name.get(name)
@@ -43,7 +44,7 @@ class Families:
 
 
 class DeclaredCollector(Collector):
-    """Samples of one holder, without labels of its own."""
+    """Collects the metrics of one holder, without labels of its own."""
 
     def __init__(self, prefix: str, holder: object) -> None:
         self._prefix = prefix
@@ -56,13 +57,14 @@ class DeclaredCollector(Collector):
 
 
 def exported_name(prefix: str, name: str) -> str:
-    """The name of a metric with its unit as Prometheus spells it; counters get `_total` besides."""
+    """Return a metric's name with its unit as Prometheus spells it; counters get `_total`
+    besides."""
     stem, _, unit = name.rpartition("_")
     return prefix + (f"{stem}_{_UNITS[unit]}" if unit in _UNITS else name)
 
 
 def buckets_of(histogram: Histogram) -> list[tuple[str, float]]:
-    """Prometheus' buckets: (upper bound, occurrences at or below it)."""
+    """Return Prometheus' buckets: (upper bound, occurrences at or below it)."""
     total = 0
     buckets: list[tuple[str, float]] = []
     for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
@@ -97,7 +99,7 @@ def _add(family: Metric, holder: list[str], value: float | Histogram | Mapping[s
 
 
 def _bounded(items: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    """All of them, or the first ones and the sum of the rest."""
+    """Return all items, or the first ones and the sum of the rest."""
     listed = list(items)
     if len(listed) <= LABEL_VALUES_MAX:
         return listed

@@ -1,6 +1,6 @@
-"""What `magnetar doctor` does: looks at everything on the way from here to a cluster.
+"""Implementation of `magnetar doctor`: checks everything between this machine and a cluster.
 
-It changes nothing: no topic is made, nothing is published. Each look is bounded in time.
+The checks change nothing: they create no topic and publish nothing. Each one has a time limit.
 """
 
 import asyncio
@@ -31,34 +31,34 @@ from magnetar.sdk.service_url import Address, ServiceUrl
 from magnetar.sdk.tls import tls_context
 
 TIMEOUT_S = 5.0
-"""Of each look."""
+"""Time limit of each check."""
 BROKERS_MAX = 200
-"""Advertised addresses that are tried."""
+"""Most advertised addresses that are tried."""
 _ANSWER_BYTES_MAX = 1 << 20
 _UNREACHABLE, _NOT_ALLOWED, _METADATA = 8, 15, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What is to be looked at."""
+    """Addresses and directories to check."""
 
     url: str
     admin_url: str
     metadata: str = ""
-    """Empty: the metadata store is not looked at."""
+    """URL of the metadata store; empty: the store is not checked."""
     data: Path | None = None
-    """Data directory of a server here."""
+    """Data directory of a server on this machine."""
 
 
 class Doctor:
-    """Looks at one cluster."""
+    """Checks one cluster."""
 
     def __init__(self, examined: Examined, credentials: ClientCredentials) -> None:
         self._examined = examined
         self._credentials = credentials
 
     async def findings(self) -> AsyncIterator[Finding]:
-        """Everything that was found, as it is found."""
+        """Yield the findings as they are made."""
         if self._credentials.token:
             yield token_finding(self._credentials.token, now_s=time.time())
         if self._examined.data is not None:
@@ -112,7 +112,7 @@ class Doctor:
                 answer_bytes_max=_ANSWER_BYTES_MAX,
             )
         except (SdkError, DeployError, NoAnswerError, AnswerTooLargeError, ValueError):
-            return  # what is wrong with it is said by the check of the interface itself
+            return  # the check of the HTTP interface reports what is wrong
         finally:
             client.close()
         found = clock_finding(
@@ -140,18 +140,18 @@ class Doctor:
             for address in service.addresses:
                 yield await _connected("service", address, pool)
             if service.is_tls:
-                return  # what brokers list are their addresses without TLS
+                return  # brokers list their addresses without TLS only
             for finding in await self._of_advertised(pool, service):
                 yield finding
         finally:
             await pool.close()
 
     async def _of_advertised(self, pool: ConnectionPool, service: ServiceUrl) -> Sequence[Finding]:
-        """Whether the addresses that brokers tell their clients work from here."""
+        """Check whether the addresses that brokers advertise work from here."""
         try:
             known: list[dict[str, Any]] = await asyncio.to_thread(self._list_brokers)
         except DeployError:
-            return ()  # said by the check of the interface
+            return ()  # the check of the HTTP interface reports it
         found = []
         addresses: list[Address] = []
         for each in known[:BROKERS_MAX]:
@@ -181,7 +181,7 @@ class Doctor:
 
         path = url.removeprefix("embedded:")
         if path != url and not await asyncio.to_thread(os.path.isfile, path):
-            # To open it would make one.
+            # Opening the file would create one.
             return Finding("metadata", State.FAILED, f"{path} does not exist", 2)
         started_s = time.monotonic()
         try:
@@ -202,7 +202,7 @@ class Doctor:
 
 
 async def _connected(check: str, address: Address, pool: ConnectionPool) -> Finding:
-    """Connect, with the handshake and the credentials."""
+    """Connect to an address, with handshake and credentials."""
     started_s = time.monotonic()
     try:
         async with asyncio.timeout(TIMEOUT_S):

@@ -1,8 +1,8 @@
-"""Where the `magnetar` command begins, before anything that takes time to import.
+"""Entry point of the `magnetar` command, before the slow imports.
 
-The first process of a container is sent no signal that it has no handler for: a SIGTERM while half
-a second of imports runs would be lost, and the container killed when its grace is over. A process
-that was started without standard streams gets some before anything opens a file.
+The first process of a container gets only signals that it has a handler for. Without one, a SIGTERM
+during the half second of imports would be lost, and the container killed when its grace period
+ends. A process started without standard streams gets some before it opens a file.
 """
 
 import os
@@ -40,12 +40,12 @@ def _run() -> None:
             "pip install 'magnetar[server]'\n"
         )
         sys.exit(_MISSING_STATUS)
-    # It is called, and nothing else: an application would make its pages anew.
+    # Only the command runs: calling the application would lay out its help pages anew.
     run_app(cast("typer.Typer", command_of(app)))
 
 
 def _end(number: int, _: object) -> None:
-    # A server has its own handlers when all is imported; until then nothing was begun.
+    # When all is imported, a server has its own handlers; until then nothing was begun.
     os._exit(128 + number)
 
 

@@ -65,16 +65,16 @@ class DataDirectoryError(DeployError):
 
 
 class BrokerUnreachableError(DeployError):
-    """No broker answered, or nobody knows whether what was asked was done.
+    """No broker answered, or the outcome of the request is unknown.
 
-    A refusal is one of these, too: callers that can go on without an answer treat both alike.
+    A refusal is a subclass: callers that can continue without an answer treat both alike.
     """
 
     exit_status = 8
 
 
 class BrokerRefusedError(BrokerUnreachableError):
-    """A broker answered, and refused what was asked."""
+    """A broker answered, and refused the request."""
 
     exit_status = 13
 
@@ -86,25 +86,25 @@ class NotFoundError(BrokerRefusedError):
 
 
 class NotAllowedError(BrokerRefusedError):
-    """The broker wants credentials, does not accept those given, or does not allow them this."""
+    """The broker demands credentials, rejects those given, or does not permit the request."""
 
     exit_status = 15
 
 
 class MissingProgramError(DeployError):
-    """A program outside this package is needed and not there."""
+    """A program or package that the command needs is not installed."""
 
     exit_status = 9
 
 
 class UnreadableMetadataError(DeployError):
-    """A value in the metadata store is not what this release can read. Nothing was changed."""
+    """A value in the metadata store is not readable by this release. Nothing was changed."""
 
     exit_status = 10
 
 
 class DamageFoundError(DeployError):
-    """A tool that checks files found some that are damaged. It has printed which."""
+    """A checking tool found damaged files, and has printed which."""
 
     exit_status = 11
 

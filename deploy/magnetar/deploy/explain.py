@@ -1,7 +1,6 @@
 """Turns a component's error at start-up into one line that says what to do, and an exit status.
 
-Only what a person can act upon is translated. Everything else stays as it is: a traceback is the
-right thing for an error nobody expected.
+Only errors that a person can act upon are translated. All others keep their traceback.
 """
 
 import errno
@@ -73,7 +72,7 @@ _ADDRESS_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 @contextmanager
 def explained(*, data: Path | None = None, metadata_url: str | None = None) -> Iterator[None]:
-    """Raise the `DeployError` for what goes wrong inside, where there is one."""
+    """Raise the matching `DeployError` for an error inside, if there is one."""
     try:
         yield
     except DeployError:
@@ -88,9 +87,9 @@ def explained(*, data: Path | None = None, metadata_url: str | None = None) -> I
 def explain(
     error: Exception, *, data: Path | None = None, metadata_url: str | None = None
 ) -> DeployError | None:
-    """The error as a person should read it; None if only a programmer can do something."""
+    """Return the error in words for a person; None if only a programmer can act upon it."""
     while isinstance(error, ExceptionGroup):
-        # Parts that start together fail as a group; the first is what a person should mend first.
+        # Parts that start together fail as a group; a person should repair the first failure first.
         error = error.exceptions[0]
     text = " ".join(str(error).split())
     match error:
@@ -107,7 +106,7 @@ def explain(
         case StorageCorruptError():
             return DataDirectoryError(f"{text}; {_STORAGE_ADVICE}")
         case StorageIOError() if "No such file" in text:
-            # Of an index: something that its other files name.
+            # An index file that other index files name is missing.
             return DataDirectoryError(f"{text}; {_STORAGE_ADVICE}")
         case StartError() | DiskError() | JournalError() | StorageError():
             return DataDirectoryError(text)
@@ -133,7 +132,7 @@ def explain(
             return SettingsError(text)
         case MetadataError():
             is_file = metadata_url is not None and metadata_url.startswith("embedded:")
-            # SQLite says "disk I/O error", too, where a full disk is all that is wrong.
+            # SQLite also says "disk I/O error" when the disk is only full.
             question = "is its disk full or read-only?" if is_file else "is it running?"
             return MetadataUnreachableError(
                 f"cannot use the metadata store {metadata_url}: {text}; {question}"

@@ -1,4 +1,4 @@
-"""What `magnetar doctor` makes of what it saw. Pure."""
+"""Findings of `magnetar doctor`, from what it measured. Pure."""
 
 import base64
 import json
@@ -9,16 +9,18 @@ from enum import StrEnum
 from typing import Any
 
 CLOCK_APART_WARN_S = 5.0
-"""Clients and brokers compare times for delays, TTLs and latencies. HTTP tells whole seconds."""
+"""Clock difference that brings a warning. Clients and brokers compare times for delays, TTLs and
+latencies. HTTP dates have whole seconds."""
 CLOCK_APART_MAX_S = 60.0
-"""Tokens are refused, and delayed messages come at wrong times."""
+"""Clock difference that fails the check: tokens are refused, and delayed messages come at wrong
+times."""
 TOKEN_ENDS_SOON_S = 86_400
 DISK_FREE_WARN_SHARE = 0.10
 DISK_FREE_MIN_SHARE = 0.05
 
 
 class State(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -27,22 +29,22 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one check."""
+    """Result of one check."""
 
     check: str
     state: State
     text: str
     """What was seen; then, unless all is well, what to do."""
     status: int = 0
-    """Exit status of the command, if this has failed."""
+    """Exit status of the command, if this check failed."""
 
     def line(self) -> str:
-        """For people."""
+        """Return the finding as a line for people."""
         return f"{self.state.value:<8} {self.check:<12} {self.text}"
 
 
 def token_finding(token: str, *, now_s: float) -> Finding:
-    """Whether a token is one, and when it is valid. Its signature is for brokers to check."""
+    """Check the form and the validity period of a token. Only brokers can check its signature."""
     claims = _claims_of(token)
     if claims is None:
         text = "the token is no JSON web token: only a broker can say whether it is good"
@@ -63,13 +65,13 @@ def token_finding(token: str, *, now_s: float) -> Finding:
 
 
 def clock_finding(date: str, *, before_s: float, after_s: float) -> Finding | None:
-    """Compare the `Date` of an answer with the clock here, before and after the request; None:
-    there is no date."""
+    """Compare the `Date` of an answer with the local clock before and after the request. None if
+    the answer has no date."""
     try:
         there_s = parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
         return None
-    # The second that it names began at most a second before the answer was made.
+    # The date is truncated to seconds: the answer was made up to a second later.
     apart_s = max(there_s - after_s, before_s - (there_s + 1), 0.0)
     if apart_s < CLOCK_APART_WARN_S:
         return Finding("clock", State.OK, "this clock and the broker's agree to the second")
@@ -80,7 +82,7 @@ def clock_finding(date: str, *, before_s: float, after_s: float) -> Finding | No
 
 
 def bookies_finding(storage: Mapping[str, Any]) -> list[Finding]:
-    """What the broker says of bookies, their disks, and copies that are missing."""
+    """Judge the broker's report of bookies, their disks, and missing copies."""
     states: dict[str, list[str]] = {}
     for each in storage["bookies"]:
         states.setdefault(each["state"], []).append(each["id"])
@@ -109,7 +111,7 @@ def bookies_finding(storage: Mapping[str, Any]) -> list[Finding]:
 
 
 def disk_finding(path: str, *, free: int, total: int) -> Finding:
-    """Whether the disk of a data directory has room."""
+    """Check whether the disk of a data directory has room."""
     share = free / total if total else 0.0
     text = f"{path}: {free / (1 << 30):,.1f} GiB free, {share:.0%}"
     if share < DISK_FREE_MIN_SHARE:

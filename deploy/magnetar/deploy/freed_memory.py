@@ -1,14 +1,14 @@
-"""What the C library does with memory that the process has freed.
+"""Settings of the C library for memory that the process has freed.
 
-The replies and adds of a worker that copies are blocks of a megabyte that come and go. By itself
-glibc gives them back to the system with every pause, and each page that is then touched anew costs
-a fault and zeros: for a process that only passes such blocks on, more time than all its socket
-calls. So some of what was freed is kept. It is a bound on what is kept free, not memory that is
-taken. For bookies and brokers no gain was seen in what they publish, so they leave it as it is.
+A copying worker allocates and frees blocks of a megabyte for replies and adds. By default glibc
+returns them to the system at every pause. Each page touched again then costs a fault and zeroing:
+for a process that only forwards such blocks, that is more time than all its socket calls. So some
+freed memory is kept. The setting bounds the free memory that is kept; it takes none. Bookies and
+brokers showed no gain in publish rates, so they keep the default.
 
-On the other hand glibc by itself gives back only what lies free at the end of a heap, and each
-thread has one: a block that lives long keeps all the pages below it. So it is told, now and then,
-to give back the pages in between.
+In the other direction, glibc by default returns only memory that lies free at the end of a heap,
+and each thread has a heap: a long-lived block keeps all pages below it. So the process asks glibc
+from time to time to return the pages in between.
 """
 
 import ctypes
@@ -16,12 +16,12 @@ import os
 from collections.abc import Callable
 
 KEPT_BYTES = 64 << 20
-"""Free memory at the end of a heap that is not given back."""
+"""Free memory at the end of a heap that is not returned to the system."""
 
 _BLOCK_BYTES_MAX = 32 << 20
-"""Up to this size a block comes from the heap: the most that glibc allows."""
+"""Largest block that comes from the heap: the most that glibc allows."""
 _STEP_BYTES = 16 << 20
-"""By which a heap grows: a range of addresses, which takes memory when it is touched."""
+"""Growth step of a heap: a range of addresses, which takes memory only when it is touched."""
 
 # malloc.h
 _M_TRIM_THRESHOLD = -1
@@ -30,9 +30,10 @@ _M_MMAP_THRESHOLD = -3
 
 
 def keep_freed_memory() -> bool:
-    """Keep up to `KEPT_BYTES` of freed memory for the next blocks; whether the C library can.
+    """Keep up to `KEPT_BYTES` of freed memory for the next blocks. Return whether that is in
+    effect.
 
-    Whoever sets one of glibc's variables (MALLOC_TRIM_THRESHOLD_ and so on) has decided already.
+    A variable of glibc (MALLOC_TRIM_THRESHOLD_ and so on) in the environment overrides this.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return False
@@ -50,7 +51,7 @@ def keep_freed_memory() -> bool:
 
 
 def _find_malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's `malloc_trim`, None where the C library has none."""
+    """Return glibc's `malloc_trim`; None if the C library has none."""
     try:
         found = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):
@@ -63,7 +64,7 @@ _malloc_trim = _find_malloc_trim()
 
 
 def give_freed_memory_back() -> None:
-    """Give all free pages of all heaps back to the system; without glibc nothing happens. Other
-    threads of Python go on meanwhile."""
+    """Return all free pages of all heaps to the system; without glibc, do nothing. Other Python
+    threads run meanwhile."""
     if _malloc_trim is not None:
         _malloc_trim(0)

@@ -1,7 +1,7 @@
-"""The help pages, as narrow terminals can show them.
+"""Layout of the help pages for narrow terminals.
 
-A flag takes no value: its page shows no type for it. Names of environment variables are too long
-for the column of an option, where they would be cut: they stand below the options, in full.
+A flag takes no value, so its page shows no type for it. Names of environment variables are too long
+for the column of an option, which would cut them: they stand below the options, in full.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ def _lay_out(command: TyperCommand | TyperGroup) -> None:
     find_help_option = command.get_help_option
 
     def help_option(*context: Any) -> Any:
-        option = find_help_option(*context)  # made for each page, and among no parameters
+        option = find_help_option(*context)  # made for each page, and not among the parameters
         if option is not None:
             option.metavar = ""
         return option

@@ -1,8 +1,7 @@
 """`magnetar pipeline archive --format iceberg`: runs the archiver of `magnetar.arrow.iceberg`.
 
-SIGTERM and SIGINT end it after the batch that is read: what it has is committed, and the exit
-status is 0. Progress is a line of the log for each commit, with the lag; at the end a summary is
-printed.
+SIGTERM and SIGINT end it after the current batch: what it has read is committed, and the exit
+status is 0. Each commit logs a line with the progress and the lag; a summary is printed at the end.
 """
 
 import random
@@ -38,13 +37,13 @@ _TOKEN_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IcebergJob:
-    """What the command line says."""
+    """Options of the command line."""
 
     catalog: str
     catalog_properties: tuple[str, ...]
-    """`NAME=VALUE` each."""
+    """Properties of the catalog, each as `NAME=VALUE`."""
     warehouse: str
-    """Empty: the catalog's configuration has it."""
+    """Directory or URL of the warehouse; empty: the catalog's configuration has it."""
     table: str
     topics: str
     topics_pattern: str
@@ -61,7 +60,7 @@ class IcebergJob:
     metadata_url: str
 
     def source(self) -> dict[str, str]:
-        """Options of the source.
+        """Return the options of the source.
 
         Raises:
             SettingsError: topics are given twice, or not at all.
@@ -79,7 +78,7 @@ class IcebergJob:
         return {name: value for name, value in given.items() if value}
 
     def properties(self) -> dict[str, str]:
-        """Properties of the catalog.
+        """Return the properties of the catalog.
 
         Raises:
             SettingsError: one is not of the form NAME=VALUE.
@@ -97,7 +96,7 @@ def run(job: IcebergJob) -> None:
     """Run the job.
 
     Raises:
-        DeployError: it cannot begin, or go on.
+        DeployError: the job cannot begin, or cannot continue.
     """
     for module, package in (("pyiceberg", "pyiceberg"), ("pyarrow", "pyarrow")):
         if find_spec(module) is None:
@@ -171,7 +170,7 @@ class JobWorld:
 
     @contextmanager
     def ended_by_signals(self) -> Iterator[None]:
-        """End on SIGTERM and SIGINT. Python takes signals in its main thread only."""
+        """End the job on SIGTERM and SIGINT. Python takes signals in its main thread only."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -205,7 +204,7 @@ class JobWorld:
 
 
 def _refusal(error: SdkError) -> DeployError:
-    """The error that ends the command: one line and a status."""
+    """Return the error that ends the command: one line and a status."""
     from magnetar.arrow import errors
 
     text = " ".join(str(error).split())

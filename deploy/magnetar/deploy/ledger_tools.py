@@ -1,4 +1,4 @@
-"""What `magnetar ledger list`, `show` and `orphans` do. Passwords are never printed."""
+"""Implementation of `magnetar ledger list`, `show` and `orphans`. Passwords are never printed."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ _ROOT = "/ledgers"
 
 
 class LedgerTools:
-    """The tools, on one open metadata store."""
+    """The ledger commands, over an open metadata store."""
 
     def __init__(self, store: MetadataStore, manager: LedgerManager) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class LedgerTools:
             try:
                 found = await self._manager.read(ledger_id)
             except NoSuchLedgerError:
-                continue  # Deleted since it was listed.
+                continue  # deleted since it was listed
             except InvalidLedgerMetadataError as error:
                 problem: dict[str, object] = {"ledger_id": ledger_id, "problem": str(error)}
                 say(json.dumps(problem) if as_json else f"{ledger_id}  unreadable: {error}")
@@ -62,7 +62,7 @@ class LedgerTools:
             say(f"{'fragment from':<16} {first_entry_id}: {', '.join(bookies)}")
 
     async def sweep_orphans(self, *, delete: bool, grace_ms: int, as_json: bool) -> None:
-        """Print what is no longer in use and what is in doubt, then the counts."""
+        """Print the ledgers that are orphaned or in doubt, then the counts."""
         sweep = OrphanSweep(
             self._manager,
             {
@@ -92,7 +92,7 @@ class LedgerTools:
 
 
 async def _nobody_refers(metadata: LedgerMetadata) -> bool:
-    """The measuring tool's ledgers have no owner beyond the run."""
+    """Return False: ledgers of `magnetar perf ledger` have no owner after the run."""
     return False
 
 
@@ -100,7 +100,7 @@ def run(metadata_url: str, work: Callable[[LedgerTools], Awaitable[None]]) -> No
     """Run one tool against the ledgers behind a metadata URL.
 
     Raises:
-        DeployError: in words for a person.
+        DeployError: with a message for a person.
     """
 
     async def on_store() -> None:

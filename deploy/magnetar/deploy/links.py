@@ -1,5 +1,7 @@
-"""The network between the servers of a cluster: plain, or TLS with certificates on both sides, and
-with a secret that both sides prove to know, or without.
+"""The network between the servers of a cluster.
+
+It is plain, or TLS with certificates on both sides; with or without a shared secret that both sides
+prove to know.
 """
 
 import asyncio
@@ -31,9 +33,9 @@ def link_network(
     *,
     serves: bool = False,
 ) -> Network:
-    """The network of a ledger client, or of a bookie, which also `serves`.
+    """Make the network of a ledger client, or of a bookie, which also `serves`.
 
-    The files are followed until `opened` is closed; without it they are read once.
+    Changed files are reloaded until `opened` is closed; without `opened` they are read once.
 
     Raises:
         TlsConfigError, SharedSecretConfigError: a file cannot be used.
@@ -95,7 +97,7 @@ async def _follow(paths: Sequence[str], reloads: Sequence[Reload], interval_s: f
             for reload in reloads:
                 reload()
         except LedgerError as error:
-            # The former ones stay in force; a certificate and its key change one by one.
+            # The former files stay in force; a certificate and its key change one after the other.
             _log.warning("link_files_refused", error=str(error))
             continue
         known = found

@@ -1,10 +1,10 @@
 """Logs: structured events on stderr, for people on a terminal and as JSON everywhere else.
 
 Stdout belongs to the command's own output (the `ready` line, messages, figures). Libraries that log
-through the standard library are heard from WARNING on and rendered the same way. Where several
-servers log on one host, MAGNETAR_LOG_NAME says which one this is: it stands before each line for
-people, and as `server` in each JSON event. Without it the JSON events of a bookie, a broker or
-auto-recovery have the id it goes by in the cluster, once that is known.
+through the standard library appear from WARNING on, in the same form. Where several servers log on
+one host, MAGNETAR_LOG_NAME names the server: before each line for people, and as `server` in each
+JSON event. Without it, the JSON events of a bookie, a broker or auto-recovery carry its id in the
+cluster, once that is known.
 """
 
 import logging
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NAME_VARIABLE = "MAGNETAR_LOG_NAME"
 
 _server = {"name": ""}
-"""The server that this process is; see `name_server`."""
+"""Name of the server that this process runs; `name_server` sets it."""
 
 
 def name_server(name: str) -> None:
@@ -28,7 +28,7 @@ def name_server(name: str) -> None:
 
 
 class LogLevel(StrEnum):
-    """The least severe events that are written."""
+    """Least severity of events that are written."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -46,7 +46,7 @@ class LogFormat(StrEnum):
 
 def configure_logging(level: LogLevel, log_format: LogFormat, *, stream: TextIO) -> None:
     """Set up structlog and the standard library's logging for this process."""
-    # A help page logs nothing, and would wait for this.
+    # Imported here: help pages log nothing, and structlog would delay them.
     import structlog
 
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -86,7 +86,7 @@ def _renderers(log_format: LogFormat, stream: TextIO, name: str) -> list["Proces
         return [console, *_if(name, _prefixed)]
     return [
         _with_server(name),
-        # Without the local variables of functions: among them may be tokens and passwords.
+        # Without local variables of functions: they may hold tokens and passwords.
         structlog.processors.ExceptionRenderer(
             structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         ),

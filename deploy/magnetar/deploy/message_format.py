@@ -25,7 +25,7 @@ from magnetar.deploy.message_lines import bytes_of_message
 from magnetar.sdk.message import Message
 
 Field = Callable[[Message[object], bool], bytes]
-"""Takes a message, and whether its payload is shown undecoded."""
+"""Makes the bytes of one placeholder, from a message and whether its payload is shown undecoded."""
 
 _TOKEN = re.compile(
     r"%p\{(?P<property>[^}]+)\}|%(?P<field>.)|\\(?P<escape>.)|(?P<text>[^%\\]+)", re.DOTALL
@@ -39,7 +39,8 @@ def _key(message: Message[object]) -> bytes:
 
 
 def _date(milliseconds: int) -> str:
-    """A time of which a calendar knows nothing stays a number."""
+    """Return a time in ms since 1970 as ISO 8601, in UTC; times outside the calendar stay
+    numbers."""
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, OSError, ValueError):
@@ -61,23 +62,23 @@ _FIELDS: Mapping[str, Field] = {
 
 
 class MessageFormat:
-    """A text of `--format`, taken apart."""
+    """A parsed text of `--format`."""
 
     def __init__(self, pieces: Sequence[bytes | Field]) -> None:
         self._pieces = pieces
 
     def bytes_of(self, message: Message[object], *, as_is: bool) -> bytes:
-        """What is printed of a message."""
+        """Return the bytes that are printed for a message."""
         return b"".join(
             each if isinstance(each, bytes) else each(message, as_is) for each in self._pieces
         )
 
 
 def parse_format(text: str) -> MessageFormat:
-    """Take the text of `--format` apart.
+    """Parse the text of `--format`.
 
     Raises:
-        SettingsError: it has an unknown placeholder or escape, or ends in the middle of one.
+        SettingsError: the text has an unknown placeholder or escape, or ends in the middle of one.
     """
     pieces: list[bytes | Field] = []
     at = 0
@@ -97,7 +98,7 @@ def _piece(token: re.Match[str]) -> bytes | Field:
     if name := token["property"]:
         return lambda message, _as_is: message.properties.get(name, "").encode()
     if token["text"]:
-        # Bytes of the command line that are no text stay as they are.
+        # Command line bytes that are not UTF-8 are kept.
         return token["text"].encode(errors="surrogateescape")
     known = _FIELDS if token["field"] else _ESCAPES
     found = known.get(token["field"] or token["escape"])

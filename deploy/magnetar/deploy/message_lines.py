@@ -1,20 +1,20 @@
-"""Messages as lines of text and of JSON, out and in again. Pure.
+"""Messages as lines of text and of JSON, for output and input. Pure.
 
-`magnetar read --json | magnetar produce --json` copies messages: each line has what a message is.
+`magnetar read --json | magnetar produce --json` copies messages: a line holds a whole message.
 
 | name | what |
 |---|---|
 | `payload` | the bytes as text; null: a message without a value |
-| `payload_base64` | the bytes, where they are no UTF-8; published as they are |
-| `value` | in place of both: what the topic's schema reads in the bytes; encoded by it again |
+| `payload_base64` | the bytes, if they are not UTF-8; published unchanged |
+| `value` | in place of both: the value by the topic's schema, which encodes it again |
 | `key`, `key_base64` | the key, of text or of bytes |
 | `properties` | an object of text |
 | `event_time_ms` | the application's own time |
-| `ordering_key_base64` | the key that orders the message, if another one than `key` does |
-| `deliver_at_ms` | read only: not to be delivered before |
-| `id`, `publish_time_ms`, `topic` | where and when it was stored; ignored when it is published |
+| `ordering_key_base64` | the key that orders the message, if it is not `key` |
+| `deliver_at_ms` | input only: the message is not delivered before this time |
+| `id`, `publish_time_ms`, `topic` | where and when it was stored; ignored on input |
 
-Other names are refused: a misspelt one would lose what it names.
+Other names are refused: a misspelt name would lose its value.
 """
 
 import base64
@@ -43,12 +43,12 @@ _SHOWN_CHARACTERS_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenMessage:
-    """A message to be published."""
+    """A message to publish."""
 
     payload: bytes | None
-    """None: it has no value."""
+    """Bytes of the payload; None: the message has no value."""
     is_encoded: bool = False
-    """The payload goes as it is; otherwise the topic's schema encodes it."""
+    """Whether the payload is sent unchanged; otherwise the topic's schema encodes it."""
     key: str | bytes | None = None
     properties: dict[str, str] = field(default_factory=dict)
     event_time_ms: int | None = None
@@ -60,7 +60,7 @@ def message_of_json(line: bytes) -> GivenMessage:
     """Parse a line of JSON.
 
     Raises:
-        SettingsError: the line is no message; says where it goes wrong.
+        SettingsError: the line is not a message; the text says what is wrong.
     """
     try:
         found = json.loads(line)
@@ -143,7 +143,8 @@ def _bad(line: bytes, why: str) -> SettingsError:
 
 
 def json_of_message(message: Message[object], *, as_is: bool) -> str:
-    """One line of JSON. `as_is`: with the bytes, also where the topic's schema reads them."""
+    """Return a message as a line of JSON. `as_is`: with the bytes, even if the topic's schema can
+    decode them."""
     fields: dict[str, object] = {
         "id": str(message.message_id),
         "publish_time_ms": message.publish_time_ms,
@@ -177,12 +178,14 @@ def _payload_fields(message: Message[object], *, as_is: bool) -> dict[str, objec
 
 
 def text_of_message(message: Message[object], *, as_is: bool) -> str:
-    """The payload as text for people; JSON, where the topic's schema reads something else in it."""
+    """Return the payload as text for people; JSON, if the topic's schema decodes it to another
+    type."""
     return bytes_of_message(message, as_is=as_is).decode(errors="replace")
 
 
 def bytes_of_message(message: Message[object], *, as_is: bool) -> bytes:
-    """The payload as it is, or as text or JSON what the topic's schema reads in it."""
+    """Return the payload unchanged, or as text or JSON the value that the topic's schema
+    decodes."""
     is_readable, value = (False, None) if as_is or message.is_null else _value_of(message)
     if not is_readable:
         return message.data
@@ -191,7 +194,8 @@ def bytes_of_message(message: Message[object], *, as_is: bool) -> bytes:
 
 
 def _value_of(message: Message[object]) -> tuple[bool, object]:
-    """Whether the topic's schema reads something in the payload that JSON can show, and what."""
+    """Return whether the topic's schema decodes the payload to something that JSON can show, and
+    the value."""
     if not message.schema_version:
         return False, None
     try:
@@ -200,12 +204,12 @@ def _value_of(message: Message[object]) -> tuple[bool, object]:
             return False, None
         json.dumps(value, default=_plain)
     except (SchemaError, TypeError, ValueError):
-        return False, None  # its bytes are shown
+        return False, None  # the bytes are shown
     return True, value
 
 
 def _plain(value: object) -> object:
-    """For `json.dumps`: what schemas read beyond JSON, as Avro's JSON has it."""
+    """Convert a value that JSON lacks, for `json.dumps`: in the form of Avro's JSON."""
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("latin-1")
     if isinstance(value, datetime | date | time):

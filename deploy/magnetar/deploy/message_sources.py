@@ -1,4 +1,4 @@
-"""Where `magnetar produce` takes its messages from: options, files, or the lines of stdin."""
+"""Sources of messages for `magnetar produce`: options, files, or the lines of stdin."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,9 @@ from magnetar.deploy.errors import SettingsError
 from magnetar.deploy.message_lines import GivenMessage, message_of_json
 
 FILE_BYTES_MAX = 256 << 20
-"""Of one message: as much as a consumer puts together of chunks by default."""
+"""Largest message from a file, in bytes: as much as a consumer assembles from chunks by default."""
 LINE_BYTES_MAX = 64 << 20
-"""Of a line of stdin, which would otherwise grow in memory."""
+"""Longest line of stdin, in bytes; it is held in memory."""
 _STDIN_BYTES = 64 << 10
 STDIN = "-"
 
@@ -24,10 +24,10 @@ LineParser = Callable[[bytes], GivenMessage]
 def source_of(
     messages: Sequence[str], files: Sequence[str], *, is_json: bool, key_separator: str | None
 ) -> AsyncIterator[GivenMessage]:
-    """The messages that the options ask for: payloads, files, or the lines of stdin.
+    """Return the messages that the options name: payloads, files, or the lines of stdin.
 
     Raises:
-        SettingsError: more than one of them.
+        SettingsError: the options name more than one source.
     """
     by_line = is_json or key_separator is not None
     if sum(map(bool, (messages, files, by_line))) > 1:
@@ -42,13 +42,13 @@ def source_of(
 
 
 async def of_options(texts: Sequence[str]) -> AsyncIterator[GivenMessage]:
-    """Payloads that were given as options: the bytes of the command line, whatever they are."""
+    """Yield a message per option, with the unchanged bytes of the command line as payload."""
     for text in texts:
         yield GivenMessage(payload=os.fsencode(text))
 
 
 async def of_files(paths: Sequence[str]) -> AsyncIterator[GivenMessage]:
-    """One message per file; `-` is the whole of stdin.
+    """Yield one message per file; `-` is the whole of stdin.
 
     Raises:
         SettingsError: a file cannot be read, or is too large for a message.
@@ -58,10 +58,10 @@ async def of_files(paths: Sequence[str]) -> AsyncIterator[GivenMessage]:
 
 
 async def of_lines(parse: LineParser) -> AsyncIterator[GivenMessage]:
-    """The lines of stdin, each as soon as it is there.
+    """Yield a message per line of stdin, as soon as the line is complete.
 
     Raises:
-        SettingsError: a line is no message, or has no end.
+        SettingsError: a line is not a message, or is too long.
     """
     rest: list[bytes] = []
     held = 0
@@ -81,10 +81,11 @@ async def of_lines(parse: LineParser) -> AsyncIterator[GivenMessage]:
 
 
 def line_parser(*, is_json: bool, key_separator: str | None) -> LineParser:
-    """How a line is read: JSON, a key and a payload with a separator between, or a payload.
+    """Return the parser of a line: JSON, a key and a payload with a separator between, or a
+    payload.
 
     Raises:
-        SettingsError: an empty separator, or both at once.
+        SettingsError: an empty separator, or both options at once.
     """
     if is_json:
         if key_separator is not None:
@@ -149,10 +150,10 @@ async def _stdin_bytes() -> bytes:
 
 
 async def _read_stdin() -> bytes:
-    """What is there, as soon as something is; empty at the end.
+    """Return the next bytes of stdin as soon as there are some; empty at the end.
 
-    By a thread, since the loop has PINGs to answer meanwhile; by one that nobody waits for, since
-    Ctrl-C does not end its read.
+    A thread reads, because the event loop must answer PINGs meanwhile. It is a daemon thread,
+    because Ctrl-C does not interrupt its read.
     """
     loop = asyncio.get_running_loop()
     piece: asyncio.Future[bytes] = loop.create_future()
@@ -171,7 +172,7 @@ async def _read_stdin() -> bytes:
             data = os.read(sys.stdin.fileno(), _STDIN_BYTES)
         except OSError as error:
             failed = error
-        with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(give, data, failed)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()

@@ -1,6 +1,7 @@
-"""HTTP of a process without a broker: metrics, health, slow moments; POST /gc of a bookie.
+"""HTTP interface of a process without a broker: metrics, health, slow operations; POST /gc of a
+bookie.
 
-Imported late: FastAPI takes its time.
+Imported late, because FastAPI takes long to import.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,26 +20,26 @@ class Health(BaseModel):
     """Answer of GET /health of a bookie."""
 
     status: str
-    """`ok`, or in words why not: no metadata store, not registered, journal full, stopping."""
+    """`ok`, or the problem: no metadata store, not registered, journal full, stopping."""
     bookie: str
     port: int
     writable: bool
-    """False: read-only. That is not unwell: what it has is served."""
+    """Whether the bookie takes adds. A read-only bookie is healthy: it serves reads."""
     registered_as: str | None
-    """`writable` or `read-only`; null: not at all."""
+    """`writable` or `read-only`; null: not registered."""
     read_only_reasons: list[str]
-    """Why it takes no adds, in words: no room, as told, stopping."""
+    """Reasons why the bookie takes no adds: no room, on request, stopping."""
 
 
 class RecoveryHealth(BaseModel):
-    """Answer of GET /health of a process of auto-recovery."""
+    """Answer of GET /health of an auto-recovery process."""
 
     status: str
-    """`ok`; `no metadata` while the metadata store does not answer; `stopping`; or which of its
-    two parts has ended."""
+    """`ok`; `no metadata` while the metadata store does not answer; `stopping`; or the part, of
+    auditor and worker, that has ended."""
     name: str
     is_auditor: bool
-    """Whether it was elected. Any number of processes wait to be."""
+    """Whether this process was elected auditor. Any number of processes may be candidates."""
 
 
 def make_metrics_app(
@@ -47,15 +48,15 @@ def make_metrics_app(
     health: Callable[[], Health],
     request_gc: Callable[[bool], None],
 ) -> FastAPI:
-    """The application of a bookie.
+    """Make the application of a bookie.
 
-    `request_gc` begins a round of garbage collection, major or not.
+    `request_gc` begins a round of garbage collection; its argument tells whether a major one.
     """
     app = _app(collectors)
 
     @app.get("/health")
     async def answer_health(response: Response) -> Health:
-        """200 while clients are served, 503 otherwise."""
+        """Answer 200 while the bookie serves clients, else 503."""
         now = health()
         if now.status != "ok":
             response.status_code = 503
@@ -63,9 +64,9 @@ def make_metrics_app(
 
     @app.post("/gc", status_code=202)
     async def answer_gc(request: Request, major: bool = False) -> Response:
-        """Begin a round of garbage collection; what it does is in the log and in the metrics.
+        """Begin a round of garbage collection. The log and the metrics report what it does.
 
-        403 for web pages: a browser lets any page ask, and says so by this header.
+        Web pages get 403: a browser lets any page send requests, and marks them with this header.
         """
         if "origin" in request.headers:
             return Response("web pages may ask for nothing here\n", status_code=403)
@@ -78,12 +79,12 @@ def make_metrics_app(
 def make_recovery_app(
     collectors: Sequence[Collector], *, health: Callable[[], RecoveryHealth]
 ) -> FastAPI:
-    """The application of a process of auto-recovery."""
+    """Make the application of an auto-recovery process."""
     app = _app(collectors)
 
     @app.get("/health")
     async def answer_health(response: Response) -> RecoveryHealth:
-        """200 while ledgers are looked after, 503 otherwise."""
+        """Answer 200 while ledgers are looked after, else 503."""
         now = health()
         if now.status != "ok":
             response.status_code = 503
@@ -93,7 +94,7 @@ def make_recovery_app(
 
 
 def _app(collectors: Sequence[Collector]) -> FastAPI:
-    """Serve GET /metrics; all of it runs on the event loop, where the numbers belong."""
+    """Make an application with GET /metrics. It runs on the event loop, which owns the numbers."""
     app = FastAPI(title="Magnetar metrics", docs_url=None, redoc_url=None, openapi_url=None)
     registry = CollectorRegistry()
     for collector in collectors:
@@ -101,7 +102,7 @@ def _app(collectors: Sequence[Collector]) -> FastAPI:
 
     @app.get("/metrics")
     async def answer_metrics() -> Response:
-        """Prometheus' text format."""
+        """Answer in Prometheus' text format."""
         return Response(generate_latest(registry), media_type=METRICS_TYPE)
 
     @app.get("/magnetar/v1/slow")

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the settings file behind `--config`."""
+"""Options that several commands share, and the settings file of `--config`."""
 
 import difflib
 import os
@@ -39,30 +39,30 @@ class Quorum:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where a server listens, and the host it tells others; empty: derived from `host`."""
+    """Address that a server listens on, and the host it advertises; empty: derived from `host`."""
 
     host: str
     advertised_host: str = ""
 
     @property
     def told_host(self) -> str:
-        """The host for clients: nobody can connect to "every address of that machine"."""
+        """Host for clients, which cannot connect to a wildcard address."""
         if self.advertised_host:
             return self.advertised_host
         return socket.gethostname() if self.host in _WILDCARDS else self.host
 
     def url(self, scheme: str, port: int) -> str:
-        """A URL for the `ready` line."""
+        """Return a URL for the `ready` line."""
         host = self.told_host
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def parse_data(text: str) -> Path:
-    """Parse the directory of a server.
+    """Parse the data directory of a server.
 
     Raises:
-        SettingsError: it is empty, as of a variable that is not set: files all over the directory
-            that the caller happens to be in would be found too late.
+        SettingsError: the text is empty, as from an unset variable. The server would otherwise
+            fill the caller's current directory with files.
     """
     if not text:
         raise SettingsError("--data is empty: name the directory; --data . is the one you are in")
@@ -86,10 +86,10 @@ def parse_quorum(text: str) -> Quorum:
 
 
 def text_of(option: str, text: str) -> str:
-    """A text of the command line that must be UTF-8.
+    """Return a text of the command line that must be UTF-8.
 
     Raises:
-        SettingsError: the text is none.
+        SettingsError: the text is not UTF-8.
     """
     try:
         text.encode()
@@ -103,7 +103,7 @@ def parse_properties(texts: Iterable[str]) -> dict[str, str]:
     """Parse NAME=VALUE pairs.
 
     Raises:
-        SettingsError: one has no `=`, or is no UTF-8.
+        SettingsError: a pair has no `=` or no name, or is not UTF-8.
     """
     properties = {}
     for text in texts:
@@ -115,26 +115,28 @@ def parse_properties(texts: Iterable[str]) -> dict[str, str]:
 
 
 def default_quorum(bookies: int) -> Quorum:
-    """Up to three copies, two of them synced before an answer: one lost bookie loses nothing."""
+    """Return the default quorum: up to three copies, two of them synced before the answer. The loss
+    of one bookie then loses nothing."""
     copies = min(bookies, 3)
     return Quorum(copies, copies, min(copies, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where component settings are read from: the file's tables and the environment."""
+    """Sources of component settings: the tables of the settings file, and the environment."""
 
     tables: Mapping[str, Table] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     option_variables: Set[str] = frozenset()
-    """Environment variables that set options of commands. Without any, unknown variables bring no
+    """Environment variables that set options of commands. If empty, unknown variables bring no
     warning."""
     _told: set[str] = field(default_factory=set)
 
     def component(
         self, model: type[M], name: str, options: Mapping[str, object] | None = None
     ) -> M:
-        """Settings of one component; `options` come from the command line and win."""
+        """Return the settings of one component. `options`, from the command line, override the
+        sources."""
         if self.option_variables:
             fields = {f"MAGNETAR_{name}_{each}".upper() for each in model.model_fields}
             self.tell_unknown(name, fields)
@@ -144,8 +146,8 @@ class Sources:
         )
 
     def _tell_overridden(self, owner: str, options: Mapping[str, object]) -> None:
-        """Warn of settings of a component that the command decides by an option of its own: they
-        have no effect there. No error: one file may be for several commands."""
+        """Warn of settings of a component that an option of the command overrides: they have no
+        effect. No error, because one file may serve several commands."""
         import structlog
 
         log = structlog.get_logger(__name__)
@@ -164,9 +166,12 @@ class Sources:
                 )
 
     def tell_unknown(self, owner: str, variables: Set[str] = frozenset()) -> None:
-        """Warn of variables that name a component or command, and are neither of `variables` nor
-        options: misspelt ones have no effect. No error: container platforms add some of their
-        own."""
+        """Warn of variables that name a component or command but are neither in `variables` nor
+        options.
+
+        Misspelt variables have no effect. No error, because container platforms add variables of
+        their own.
+        """
         import structlog
 
         log = structlog.get_logger(__name__)
@@ -181,7 +186,7 @@ class Sources:
 
 
 def sources_of(context: typer.Context) -> Sources:
-    """The sources for a command that declared `ConfigOption`."""
+    """Return the sources for a command that declared `ConfigOption`."""
     tables: dict[str, Table] = context.meta.get(_TABLES, {})
     sources = Sources(
         tables, option_variables=frozenset(_option_variables(context.find_root().command))
@@ -193,7 +198,8 @@ def sources_of(context: typer.Context) -> Sources:
 
 
 def _option_variables(command: Any) -> Iterator[str]:
-    """Of a command, or of all in a group. Any: typer says nothing about where its classes are."""
+    """Yield the variables of a command, or of all commands in a group. Any: typer does not export
+    its classes."""
     for parameter in command.params:
         variables = parameter.envvar
         yield from [variables] if isinstance(variables, str) else variables or ()
@@ -214,7 +220,7 @@ def _on_config(context: typer.Context, value: Path | None) -> Path | None:
     command = context.command.name or ""
     defaults = command_defaults(tables, command)
     known = {parameter.name for parameter in context.command.params}
-    # A component's table may be named like a command: then its other keys are the component's.
+    # A component's table may have a command's name: its other keys then belong to the component.
     if command not in _COMPONENTS:
         for key in defaults:
             if key not in known:
@@ -229,8 +235,8 @@ _COMPONENTS = frozenset({"metadata", "ledger", "bookie", "broker", "auditor", "w
 SERVERS = frozenset(
     {"standalone", "bookie", "broker", "zookeeper", "cluster", "autorecovery", "restore"}
 )
-"""The commands that read a settings file: servers, and the one tool that needs what brokers are
-told. One file may be for all of them."""
+"""Commands that may have a table in the settings file: servers, and the one tool that needs the
+brokers' settings. One file may serve all of them."""
 
 
 ConfigOption = Annotated[

@@ -1,8 +1,8 @@
 """Traces with OpenTelemetry, an extra: `pip install magnetar[otel]`. Imported late.
 
-Where spans go is OpenTelemetry's business: OTEL_TRACES_EXPORTER names an exporter that is installed
-(`otlp`, with the package opentelemetry-exporter-otlp; `console` comes with the SDK), and
-OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_RESOURCE_ATTRIBUTES and so on count as everywhere.
+OpenTelemetry's own variables decide where spans go. OTEL_TRACES_EXPORTER names an installed
+exporter (`otlp`, with the package opentelemetry-exporter-otlp; `console` comes with the SDK).
+OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_RESOURCE_ATTRIBUTES and so on work as usual.
 """
 
 import os
@@ -27,7 +27,7 @@ _EXPORTERS = "opentelemetry_traces_exporter"
 
 
 class OpenTelemetrySpan:
-    """A span of OpenTelemetry's."""
+    """A span, on top of OpenTelemetry's."""
 
     __slots__ = ("span",)
 
@@ -44,7 +44,7 @@ class OpenTelemetrySpan:
 
 
 class OpenTelemetrySpans:
-    """`Spans` of one tracer."""
+    """`Spans` of one OpenTelemetry tracer."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -72,20 +72,21 @@ class OpenTelemetrySpans:
 def spans_of(
     provider: TracerProvider,
 ) -> OpenTelemetrySpans:
-    """Spans that a provider keeps."""
+    """Return the spans of a provider."""
     return OpenTelemetrySpans(provider.get_tracer("magnetar.broker"))
 
 
 def sampler_of(ratio: float) -> ParentBasedTraceIdRatio:
-    """What the client decided counts; else this share of the messages."""
+    """Return a sampler that follows the client's decision; without one it samples this share of
+    messages."""
     return ParentBasedTraceIdRatio(ratio)
 
 
 def start_tracing(ratio: float, opened: AsyncExitStack) -> OpenTelemetrySpans:
-    """Traces that go where OpenTelemetry's variables say; `opened` gets what must be flushed.
+    """Start traces that go where OpenTelemetry's variables say; `opened` flushes them at the end.
 
     Raises:
-        SettingsError: the exporter that is asked for is not installed.
+        SettingsError: the exporter in OTEL_TRACES_EXPORTER is not installed.
     """
     name = os.environ.get("OTEL_TRACES_EXPORTER", "otlp")
     resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "magnetar")})

@@ -1,7 +1,7 @@
-"""The messages of an entry, as brokers send it over HTTP: of a batch each message by itself.
+"""Messages of an entry that a broker sent over HTTP; a batch gives each of its messages.
 
-The body is the decompressed payload of the whole entry, headers have its metadata.
-Source: HTTP sheet, section 9.2.
+The body is the decompressed payload of the whole entry, headers have its metadata. Source: HTTP
+sheet, section 9.2.
 """
 
 import base64
@@ -27,7 +27,7 @@ def show_entry(topic: TopicName, answer: HttpAnswer, shown: Shown) -> None:
     """Print the messages of an entry.
 
     Raises:
-        DeployError: the answer is no entry.
+        DeployError: the answer is not an entry.
     """
     messages = messages_of(topic, answer.headers, answer.data)
     if any(each.is_encrypted for each in messages):
@@ -37,11 +37,11 @@ def show_entry(topic: TopicName, answer: HttpAnswer, shown: Shown) -> None:
 
 
 def messages_of(topic: TopicName, headers: Mapping[str, str], body: bytes) -> list[Message]:
-    """Take an entry apart. What compaction has removed from a batch is left out; an encrypted
-    entry is one message.
+    """Return the messages of an entry. Messages that compaction removed from a batch are left out;
+    an encrypted entry is one message.
 
     Raises:
-        DeployError: the answer is no entry.
+        DeployError: the answer is not an entry.
     """
     source = EntrySource(str(topic), topic.partition_index)
     try:
@@ -53,7 +53,7 @@ def messages_of(topic: TopicName, headers: Mapping[str, str], body: bytes) -> li
 
 
 def _metadata(headers: Mapping[str, str]) -> MessageMetadata:
-    """The metadata, as far as it is printed."""
+    """Return the part of the metadata that is printed."""
     own = {
         name.removeprefix(_PREFIX): value
         for name, value in headers.items()
@@ -82,14 +82,14 @@ def _metadata(headers: Mapping[str, str]) -> MessageMetadata:
 
 
 def _milliseconds(text: str) -> int:
-    """A time of a header: ISO 8601, or a number where no calendar has it."""
+    """Parse a time in a header: ISO 8601, or a number for times outside the calendar."""
     if text.isdecimal():
         return int(text)
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def _text(value: str) -> str:
-    """A text of a header. Brokers percent-encode only what has other characters than printable
-    ASCII: a percent sign in a text without any is itself."""
+    """Decode a text in a header. Brokers percent-encode only a text with characters other than
+    printable ASCII: in a text without any, a percent sign is literal."""
     decoded = unquote(value)
     return value if decoded.isascii() and decoded.isprintable() else decoded

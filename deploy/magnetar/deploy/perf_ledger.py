@@ -1,7 +1,7 @@
-"""`magnetar perf ledger`: how fast one ledger writer is on the bookies of a cluster.
+"""`magnetar perf ledger`: measures one ledger writer on the bookies of a cluster.
 
-Keeps `in_flight` entries outstanding, appended in small batches as a broker does, and measures each
-batch from its append to its confirmation by the ack quorum. Every entry counts with its batch's
+Keeps `in_flight` entries outstanding, appended in small batches as a broker does. Measures each
+batch from its append to its confirmation by the ack quorum; every entry counts with its batch's
 latency. The result is one JSON object, as for the other perf commands.
 """
 
@@ -27,7 +27,7 @@ _BATCHES_IN_FLIGHT = 8
 
 @dataclass(frozen=True, slots=True)
 class LedgerLoad:
-    """What to write. `size_bytes` is the payload of one entry."""
+    """The load to write. `size_bytes` is the payload of one entry."""
 
     entries: int = 100_000
     size_bytes: int = 1024
@@ -95,7 +95,7 @@ async def perf_ledger(metadata_url: str, load: LedgerLoad) -> dict[str, object]:
     """Run the load against the bookies behind a metadata URL.
 
     Raises:
-        LedgerError: the cluster could not take it.
+        LedgerError: the cluster failed to store the load.
     """
     sources = with_secret_beside(Sources(), metadata_url)
     store = await open_store(metadata_url, settings=sources.component(MetadataSettings, "metadata"))

@@ -1,4 +1,4 @@
-"""The rate of each second of a running measurement, as lines. Pure, but for what it is given."""
+"""Prints the rate of each second of a running measurement. Pure: clock and output are injected."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,14 @@ class PerfProgress:
     """Prints a line whenever a period has passed since the last one."""
 
     def __init__(self, *, write: Callable[[str], object], now_s: Callable[[], float]) -> None:
-        """`now_s`: the monotonic time."""
+        """Make a progress line printer; `now_s` returns the monotonic time."""
         self._write = write
         self._now_s = now_s
         self._started_s = self._last_s = now_s()
         self._last_messages = 0
 
     def on_progress(self, messages: int) -> None:
-        """Called often, with the number of messages so far."""
+        """Take the number of messages so far; called often."""
         now_s = self._now_s()
         passed_s = now_s - self._last_s
         if passed_s < PERIOD_S:

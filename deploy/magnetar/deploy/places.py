@@ -1,11 +1,11 @@
-"""The places of a standalone's data directory, and the bookie that lives in each.
+"""The places of a standalone's data directory, and the bookie in each.
 
 A place (`bookie-2`) holds the bookie whose id its cookie names. A place without a cookie is new, or
-its files were lost; the metadata store knows which, because it keeps the cookies of all bookies
-that ever were. A lost id is never used again: an empty bookie under it would swear that entries
-never existed which it once acknowledged. The place goes on under the next id instead
-(`bookie-2.1`), and the lost bookie stays silent for ever, which recovery can cope with as long as
-no more than the ack quorum minus one are lost. Decided in docs/decisions/0005; no I/O here.
+its files were lost. The metadata store tells which: it keeps the cookies of all bookies that ever
+existed. A lost id is never used again: an empty bookie under that id would deny entries that it
+once acknowledged. The place continues under the next id instead (`bookie-2.1`), and the lost bookie
+stays silent for ever. Recovery can cope with that while at most the ack quorum minus one bookies
+are lost. Decided in docs/decisions/0005; no I/O here.
 """
 
 import re
@@ -19,7 +19,7 @@ _LOSSES_OF_A_PLACE_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The bookie ids of all places, and the ids whose files were found to be gone."""
+    """The bookie ids of all places, and the ids whose files are lost."""
 
     ids: Mapping[str, str]
     lost: tuple[str, ...]
@@ -35,14 +35,14 @@ def assign_ids(
     """Choose the bookie id for each place.
 
     Args:
-        on_disk: place -> the bookie id of the cookie found there, None without a cookie.
+        on_disk: place -> the bookie id in its cookie; None without a cookie.
         is_registered: whether the metadata store holds a cookie of this bookie id.
-        losses_max: how many lost bookies the quorums can do without.
-        has_files: whether a place holds anything.
+        losses_max: most lost bookies that the quorums tolerate.
+        has_files: whether a place holds any files.
 
     Raises:
         ForeignCookieError: a place holds the files of another one.
-        DataDirectoryError: more bookies are lost than the quorums can do without.
+        DataDirectoryError: more bookies are lost than the quorums tolerate.
     """
     ids: dict[str, str] = {}
     lost: list[str] = []

@@ -1,8 +1,8 @@
-"""Policies as `magnetar admin` names them: where each is set over HTTP, and in which units.
+"""Policies as `magnetar admin` names them: their HTTP paths, and the units of their values.
 
-The rows are those of the broker's table (`magnetar.broker.policies.table`). Importing that takes
-longer than the commands take to run, so they are read from `policy_rows.json`, which
-`python -m tests.policy_rows` writes from the table.
+The rows are those of the broker's table (`magnetar.broker.policies.table`). Importing the table
+takes longer than a command runs, so the rows are read from `policy_rows.json`, which `python -m
+tests.policy_rows` writes from the table.
 """
 
 import functools
@@ -35,17 +35,17 @@ class Part:
     """An option of a policy that has parts."""
 
     name: str
-    """As on the command line, without dashes."""
+    """Name on the command line, without dashes."""
     field: str
-    """In the JSON object that is sent."""
+    """Field of the JSON object that is sent."""
     help: str
     unit: Unit = ""
     default: object = None
-    """None: it must be given."""
+    """Default value; None: the option is required."""
 
     @property
     def metavar(self) -> str:
-        """What stands for its value in a help page."""
+        """Placeholder for the value in a help page."""
         if self.unit in ("ms", "s", "min"):
             return "DURATION"
         return "SIZE" if self.unit else "VALUE"
@@ -56,18 +56,18 @@ class Row:
     """One policy."""
 
     namespace: str = ""
-    """Last part of its path of a namespace; "": only topics have it."""
+    """Last part of the path for a namespace; "": only topics have the policy."""
     topic: str = ""
-    """Last part of its path of a topic; "": only namespaces have it."""
+    """Last part of the path for a topic; "": only namespaces have the policy."""
     namespace_verb: str = "POST"
     topic_query: str = ""
-    """The value comes in this part of the query, not in a body, for topics."""
+    """Part of the query that carries the value for a topic, instead of a body."""
     unit: Unit = ""
-    """Of a value that is a number."""
+    """Unit of a value that is a number."""
     parts: tuple[Part, ...] = ()
 
     def path(self, kind: Kind) -> str:
-        """Last part of the path."""
+        """Return the last part of the path."""
         return self.namespace if kind == "namespace" else self.topic
 
 
@@ -88,12 +88,12 @@ BACKLOG_QUOTA = Row(
         ),
     )
 )
-"""Routes of quotas are of their own: one of each type can be set."""
+"""The backlog quota, whose routes have a form of their own: one quota of each type can be set."""
 
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    """All policies that have routes of the usual form, in the order of the broker's table."""
+    """Return all policies with routes of the usual form, in the order of the broker's table."""
     return tuple(
         Row(**{**each, "parts": tuple(Part(**part) for part in each.get("parts", ()))})
         for each in json.loads(FILE.read_text())
@@ -101,21 +101,22 @@ def rows() -> tuple[Row, ...]:
 
 
 def names_of(kind: Kind) -> dict[str, Row]:
-    """Rows by the names of their commands."""
+    """Return the rows by the names of their commands."""
     known = {_kebab(each.path(kind)): each for each in rows() if each.path(kind)}
     return {**known, "backlog-quota": BACKLOG_QUOTA}
 
 
 def _kebab(name: str) -> str:
-    """maxProducersPerTopic as max-producers-per-topic, messageTTL as message-ttl."""
+    """Convert a camel-case name: maxProducersPerTopic becomes max-producers-per-topic, messageTTL
+    message-ttl."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 def value_of(row: Row, text: str) -> object:
-    """The value of a policy out of the one argument that has all of it: JSON, or with a unit.
+    """Parse the one argument that holds the whole value of a policy: JSON, or a number with a unit.
 
     Raises:
-        SettingsError: neither.
+        SettingsError: the text is neither.
     """
     try:
         return json.loads(text)
@@ -128,7 +129,7 @@ def value_of(row: Row, text: str) -> object:
 
 
 def value_help(row: Row) -> str:
-    """What the value of a policy looks like."""
+    """Return the form of a policy's value, for help and errors."""
     if row.unit in ("ms", "s", "min"):
         return f"a duration, as {DURATION_HELP}; or a number of {row.unit}"
     if row.unit:
@@ -137,10 +138,10 @@ def value_help(row: Row) -> str:
 
 
 def part_of(part: Part, text: str) -> object:
-    """The value of an option.
+    """Parse the value of an option.
 
     Raises:
-        SettingsError: the text is none.
+        SettingsError: the text is not a value of the option's unit.
     """
     if part.unit:
         found = -1 if text == _UNLIMITED else _in_unit(text, part.unit)
@@ -156,7 +157,7 @@ def part_of(part: Part, text: str) -> object:
 
 
 def _in_unit(text: str, unit: Unit) -> int | None:
-    """A duration or size as a whole number of units; None: the text is none, or no whole number."""
+    """Return a duration or size as a whole number of units; None if it is not one."""
     is_time = unit in ("ms", "s", "min")
     found = parse_duration_ms(text) if is_time else parse_size_bytes(text)
     if found is None or found % _FACTORS[unit]:

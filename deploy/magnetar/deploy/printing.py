@@ -1,4 +1,4 @@
-"""What commands print on stdout: lines, JSON, times."""
+"""Output of commands on stdout: lines, JSON, times."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ def print_json(value: object, *, indent: int | None = None) -> None:
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:
-    """Print a line per name and value, the values below each other."""
+    """Print a line for each name and value, with the values aligned."""
     width = max(map(len, pairs), default=0) + 2
     for name, value in pairs.items():
         say(f"{name:<{width}}{value}")

@@ -1,12 +1,13 @@
-"""The life of a server process: start, say `ready`, wait for SIGTERM or SIGINT, drain, end with 0.
+"""Life cycle of a server process: start, `ready`, wait for SIGTERM or SIGINT, drain, end with 0.
 
-A signal before it is ready breaks the start off. A second signal while that, or a drain, is under
-way ends the process at once, as it did before the server was there.
+A signal before the server is ready cancels the start. A second signal during that, or during a
+drain, ends the process at once, as it would without a handler.
 
-SIGHUP, when its terminal is closed, is a reason to drain too, and none to hurry: more than one
-comes then. Under `nohup` it is ignored.
+SIGHUP, sent when the terminal is closed, also starts a drain. Repeated ones do not end the process:
+a closing terminal sends more than one. Under `nohup` SIGHUP is ignored.
 
-While it serves, full collections of Python's cycle collector come by the clock (`FullCollections`).
+While the process serves, full collections of Python's cycle collector run on a timer
+(`FullCollections`).
 """
 
 import asyncio
@@ -27,37 +28,37 @@ _log = structlog.get_logger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _SWITCH_INTERVAL_S = 0.001
-"""After which a thread that works gives way to one that waits. The event loop waits for each worker
-in turn; with the interpreter's own 5 ms that is more than it should."""
+"""Time in seconds after which a busy thread yields to a waiting one. The event loop waits for each
+worker in turn; the interpreter's default of 5 ms is too long for it."""
 
 _COLLECTIONS_SHARE_MAX = 1 / 4000
-"""Share of the time for full collections: a quarter of what may hold up the event loop by more than
-it should in one of a thousand moments."""
+"""Largest share of the time for full collections. In one of a thousand moments the event loop may
+be held up longer than it should; a quarter of these may be collections."""
 _COLLECTION_INTERVAL_S_MIN = 60.0
 _COLLECTION_INTERVAL_S_MAX = 600.0
-"""What only a full collection frees waits no longer than this."""
+"""Longest time, in seconds, that garbage waits for a full collection."""
 _NEVER = 2**31 - 1
 
 
 def collect_and_give_back() -> None:
-    """Free what is in cycles, and give what is free back to the system."""
+    """Free garbage in cycles, and return free memory to the system."""
     gc.collect()
     give_freed_memory_back()
 
 
 class Server(Protocol):
-    """What can be started, describes where it listens, and can be stopped."""
+    """A part that can be started and stopped, and tells where it listens."""
 
     async def start(self) -> None:
-        """Start and return when requests are served; leaves nothing behind when it raises."""
+        """Start; return when requests are served. Leave nothing behind after an error."""
         ...
 
     def addresses(self) -> list[str]:
-        """URLs for the `ready` line; valid once started."""
+        """Return the URLs for the `ready` line; valid after the start."""
         ...
 
     async def stop(self) -> None:
-        """Finish what is under way and close everything."""
+        """Finish the requests in progress and close everything."""
         ...
 
 
@@ -67,7 +68,7 @@ def run_server(
     """Run a server until a signal arrives.
 
     Args:
-        make: called on the event loop.
+        make: makes the server, on the event loop.
         then: runs when the server is ready; the server stops when it returns False.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -96,7 +97,7 @@ async def _serve(
     server = make()
     if not await _has_started(server, stop_asked):
         return
-    # What start-up made lives as long as the process: the collector need not walk it again.
+    # Objects made at the start live as long as the process: the collector can skip them.
     gc.collect()
     gc.freeze()
     full_collections = FullCollections()
@@ -110,7 +111,7 @@ async def _serve(
     finally:
         _log.info("stopping")
         try:
-            # Without a full collection: who hands over thousands of topics has no second for each.
+            # Without a full collection: a handover of thousands of topics has no time for any.
             await server.stop()
         finally:
             full_collections.stop()
@@ -118,7 +119,8 @@ async def _serve(
 
 
 async def _has_started(server: Server, stop_asked: asyncio.Event) -> bool:
-    """Start it; False if a signal came before it was ready, and nothing is left of it."""
+    """Start the server. Return False if a signal came before it was ready; nothing is left of it
+    then."""
     starting = asyncio.ensure_future(server.start())
     stop = asyncio.ensure_future(stop_asked.wait())
     try:
@@ -138,7 +140,7 @@ async def _has_started(server: Server, stop_asked: asyncio.Event) -> bool:
 async def _run_until(
     stop_asked: asyncio.Event, server: Server, then: Callable[[Server], Awaitable[bool]]
 ) -> None:
-    """Run `then`, but not longer than until a signal; afterwards wait for one if it says so."""
+    """Run `then` until it returns or a signal comes. If it returns True, wait for a signal."""
     stop = asyncio.ensure_future(stop_asked.wait())
     work = asyncio.ensure_future(then(server))
     try:
@@ -152,7 +154,7 @@ async def _run_until(
 
 
 def say_ready(server: Server) -> None:
-    """Print the one line that scripts wait for: `ready` and the URLs."""
+    """Print the line that scripts wait for: `ready` and the URLs."""
     sys.stdout.write(" ".join(["ready", *server.addresses()]) + "\n")
     sys.stdout.flush()
 
@@ -160,12 +162,12 @@ def say_ready(server: Server) -> None:
 class FullCollections:
     """Full collections of Python's cycle collector on the event loop, from `start` to `stop`.
 
-    A full collection looks at every container there is and stops all threads meanwhile: with some
-    hundred thousand ledgers in a write cache that is half a second. By itself the interpreter runs
-    one whenever the number of containers has grown by a quarter, in the worst moment: while much
-    arrives. Nearly all garbage here is freed without the collector, and most cycles die young,
-    which its short collections see to. So full ones come by the clock, and the more one takes, the
-    later is the next.
+    A full collection visits every container and stops all threads meanwhile: half a second with
+    some hundred thousand ledgers in a write cache. By default the interpreter runs one whenever the
+    number of containers has grown by a quarter, at the worst moment: under a high load of messages.
+    Nearly all garbage here is freed without the collector, and most cycles die young, which its
+    short collections handle. So full collections run on a timer, and the longer one takes, the
+    later the next one runs.
     """
 
     def __init__(
@@ -173,8 +175,11 @@ class FullCollections:
         collect: Callable[[], object] = collect_and_give_back,
         computed_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`computed_s`: processor time of this thread. What others took of the machine meanwhile is
-        no reason to let garbage lie."""
+        """Make a stopped timer.
+
+        `computed_s` returns the processor time of this thread. Time that other threads and
+        processes take meanwhile must not delay the next collection.
+        """
         self._collect = collect
         self._computed_s = computed_s
         self._timer: asyncio.TimerHandle | None = None
@@ -186,7 +191,7 @@ class FullCollections:
         self._wait(_COLLECTION_INTERVAL_S_MIN)
 
     def stop(self) -> None:
-        """The interpreter decides again."""
+        """Return control over collections to the interpreter."""
         gc.set_threshold(*self._thresholds)
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""What every process shows of itself in its metrics."""
+"""Metrics of the process itself, for every kind of process."""
 
 import asyncio
 import gc
@@ -22,14 +22,15 @@ from magnetar.ledger.metric_fields import Histogram, counter, histogram
 _PREFIX = "magnetar_"
 _STRIKE_INTERVAL_S = 0.1
 _LATE_S = 0.02
-"""A stroke that is so late is looked into."""
+"""Lateness, in seconds, from which a stroke is investigated."""
 _CALLS_MAX = 6
 
 
 def process_collectors(opened: AsyncExitStack) -> list[Collector]:
-    """Memory, processor time, open files and the event loop of this process.
+    """Return the collectors for memory, processor time, open files and the event loop of this
+    process.
 
-    `opened` gets what must be stopped again.
+    `opened` stops them.
     """
     watch = LoopWatch()
     watch.start()
@@ -41,7 +42,7 @@ def process_collectors(opened: AsyncExitStack) -> list[Collector]:
 
 @dataclass(slots=True)
 class LoopMetrics:
-    """The event loop of this process."""
+    """Metrics of this process's event loop."""
 
     event_loop_lateness_s: Histogram = histogram(
         "How late callbacks of the event loop ran, sampled every 100 ms."
@@ -50,7 +51,7 @@ class LoopMetrics:
 
 @dataclass(slots=True)
 class LogMetrics:
-    """The log of this process."""
+    """Metrics of this process's log."""
 
     log_lines_lost: int = counter(
         "Lines of the log that could not be written: its disk or pipe was full."
@@ -58,12 +59,13 @@ class LogMetrics:
 
 
 class LoopWatch(DeclaredCollector):
-    """How late the event loop is: a clock strikes at an interval, and each stroke waits so long.
+    """Measures how late the event loop is: a timer fires at an interval, and each stroke records
+    its delay.
 
-    Everything in a process shares one loop, so a callback that takes long delays all others; the
-    lateness of a callback that is due is what each of them feels. Watches the running loop, from
-    `start` to `stop`. A thread looks at what runs there while a stroke is late: that is the cause
-    in the flight recorder.
+    Everything in a process shares one loop, so a long callback delays all others. The lateness of a
+    due callback is the delay that each of them sees. Watches the running loop, from `start` to
+    `stop`. While a stroke is late, a thread notes what the loop runs: that is the cause in the
+    flight recorder.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class LoopWatch(DeclaredCollector):
         self._next: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        # The loop's own time is that of the last time it looked for events, in milliseconds.
+        # The loop's own time has a resolution of ms, and is that of its last look for events.
         self._due_s = time.monotonic() + self._interval_s
         loop = asyncio.get_running_loop()
         self._next = loop.call_later(self._interval_s, self._strike, loop)
@@ -102,7 +104,7 @@ class LoopWatch(DeclaredCollector):
 
 
 class _Witness:
-    """A thread that notes what the thread of the loop does while a stroke is late."""
+    """A thread that notes what the loop's thread does while a stroke is late."""
 
     def __init__(self) -> None:
         self._watched = threading.get_ident()
@@ -119,12 +121,12 @@ class _Witness:
         self._thread.join()
 
     def expect(self, due_s: float) -> None:
-        """The next stroke is due then."""
+        """Set when the next stroke is due."""
         self._seen = ""
         self._due_s = due_s
 
     def seen(self) -> str:
-        """Where the loop was when the last stroke was late."""
+        """Return what the loop ran when the last stroke was late."""
         return self._seen
 
     def _watch(self) -> None:
@@ -137,7 +139,7 @@ class _Witness:
 
 
 def _innermost(frame: FrameType | None) -> str:
-    """The calls that a thread is in, the innermost first."""
+    """Return the calls that a thread is in, the innermost first."""
     calls: list[str] = []
     while frame is not None and len(calls) < _CALLS_MAX:
         code = frame.f_code
@@ -147,7 +149,7 @@ def _innermost(frame: FrameType | None) -> str:
 
 
 class _Collections:
-    """Notes rounds of Python's cycle collector that take long; `gc` calls it at both ends."""
+    """Records long rounds of Python's cycle collector; `gc` calls it at their start and end."""
 
     def __init__(self, recorder: FlightRecorder) -> None:
         self._recorder = recorder
@@ -168,7 +170,7 @@ _COLLECTIONS = _Collections(RECORDER)
 
 
 class _LostLines(DeclaredCollector):
-    """Lines of the log that nobody took."""
+    """Exports the number of log lines that could not be written."""
 
     def __init__(self) -> None:
         self._metrics = LogMetrics()

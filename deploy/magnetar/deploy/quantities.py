@@ -31,13 +31,14 @@ _PIECE = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 _SCALE = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _MS_SINCE_1970 = re.compile(r"\d{11,16}")
-"""Fewer digits are seconds, or a year: a guess would be wrong by a factor of a thousand."""
+"""Form of a time in ms. Fewer digits could mean seconds, or a year: a guess would be wrong by a
+factor of a thousand."""
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Return a duration in milliseconds, rounded; None: the text is none.
+    """Return a duration in ms, rounded; None if the text is not a duration.
 
-    A number without a unit is none, but for 0.
+    A number without a unit is not a duration, except 0.
     """
     text = text.strip().lower().replace(" ", "")
     if text == "0":
@@ -52,10 +53,10 @@ def parse_duration_ms(text: str) -> int | None:
 
 
 def duration_ms(option: str, text: str) -> int:
-    """Parse a duration of an option, in milliseconds.
+    """Parse the duration of an option, in ms.
 
     Raises:
-        SettingsError: the text is none.
+        SettingsError: the text is not a duration.
     """
     found = parse_duration_ms(text)
     if found is None:
@@ -64,7 +65,7 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int | None:
-    """Return a size in bytes; None: the text is none."""
+    """Return a size in bytes; None if the text is not a size."""
     match = _SIZE.fullmatch(text.strip())
     return None if match is None else round(float(match[1]) * (1 << _SCALE[match[2].lower()]))
 
@@ -73,7 +74,7 @@ def moment_ms(option: str, text: str, *, now_ms: int) -> int:
     """Parse a moment, in ms since 1970.
 
     Raises:
-        SettingsError: the text is none.
+        SettingsError: the text is not a moment.
     """
     found = parse_moment_ms(text, now_ms=now_ms)
     if found is None:
@@ -82,7 +83,7 @@ def moment_ms(option: str, text: str, *, now_ms: int) -> int:
 
 
 def parse_moment_ms(text: str, *, now_ms: int) -> int | None:
-    """Return a moment in ms since 1970, at least 0; None: the text is none."""
+    """Return a moment in ms since 1970, at least 0; None if the text is not a moment."""
     text = text.strip()
     if text == "now":
         return now_ms
@@ -101,8 +102,8 @@ def parse_moment_ms(text: str, *, now_ms: int) -> int | None:
 
 
 def parse_message_id(text: str) -> tuple[int, int, int, int] | None:
-    """Return ledger, entry, partition and index in the batch (-1: none) of an id as the tools
-    print it; None: the text is none."""
+    """Parse an id as the tools print it. Return ledger, entry, partition and batch index, where -1
+    means none; None if the text is not an id."""
     parts = text.split(":")
     if not 2 <= len(parts) <= 4 or not all(part.isdecimal() for part in parts[:2]):
         return None

@@ -1,4 +1,4 @@
-"""What `magnetar admin recovery` does. Everything goes through the metadata store."""
+"""Implementation of `magnetar admin recovery`. All commands work through the metadata store."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ READS_AT_ONCE_MAX = 64
 
 
 class RecoveryTools:
-    """The tools, on one open metadata store."""
+    """The recovery commands, over an open metadata store."""
 
     def __init__(self, store: MetadataStore, manager: LedgerManager, clock: SystemClock) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class RecoveryTools:
         )
 
     async def show_status(self, *, as_json: bool) -> None:
-        """Print how re-replication stands."""
+        """Print the state of re-replication."""
         status = await report_status(
             self._store,
             self._items,
@@ -86,10 +86,10 @@ class RecoveryTools:
                 say(f"not understood: {problem}")
 
     async def show_auditor(self) -> None:
-        """Print who is the auditor.
+        """Print the id of the auditor.
 
         Raises:
-            SettingsError: nobody is.
+            SettingsError: there is no auditor.
         """
         leader = await read_leader(self._store, election_path(ROOT))
         if leader is None:
@@ -122,12 +122,12 @@ class RecoveryTools:
         await self.show_delay()
 
     async def enable(self) -> None:
-        """Switch re-replication on."""
+        """Enable re-replication."""
         was_off = await self._controls.enable()
         say("switched on" if was_off else "it was on already")
 
     async def disable(self) -> None:
-        """Switch re-replication off."""
+        """Disable re-replication."""
         was_on = await self._controls.disable(now_ms=self._clock.wall_ms())
         say("switched off" if was_on else "it was off already")
 
@@ -136,7 +136,7 @@ def run(metadata_url: str, work: Callable[[RecoveryTools], Awaitable[None]]) -> 
     """Run one tool against the cluster behind a metadata URL.
 
     Raises:
-        DeployError: in words for a person.
+        DeployError: with a message for a person.
     """
 
     async def on_store() -> None:
@@ -153,9 +153,10 @@ def run(metadata_url: str, work: Callable[[RecoveryTools], Awaitable[None]]) -> 
 
 
 async def check_cluster(store: MetadataStore, metadata_url: str) -> None:
-    """
+    """Check that the store holds a cluster, because tools must not write anywhere else.
+
     Raises:
-        SettingsError: there is no cluster: nothing must be written there.
+        SettingsError: there is no cluster.
     """
     if await store.exists(f"{ROOT}/INSTANCEID") is None:
         raise SettingsError(f"{metadata_url} holds no cluster; check the URL")

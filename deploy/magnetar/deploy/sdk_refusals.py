@@ -1,4 +1,5 @@
-"""Errors of the SDK as the command line tells them: one line that says what to do, and a status."""
+"""Translates errors of the SDK for the command line: one line that says what to do, and a
+status."""
 
 from magnetar.deploy.errors import (
     BrokerRefusedError,
@@ -30,7 +31,7 @@ _RIGHTS = "ask a tenant administrator for the permission, or use another role"
 
 
 def refusal_of(error: SdkError) -> DeployError:
-    """The error that ends the command."""
+    """Return the error that ends the command."""
     text = " ".join(str(error).split())
     match error:
         case InvalidUrlError() | TlsFileError():

@@ -1,8 +1,8 @@
-"""The shared secret that servers make for themselves: a file that is written once.
+"""The shared secret that servers generate: a file that is written once.
 
-A standalone and a cluster have one in their data directory; other servers that share a directory
-make one if `shared_secret_create` says so. Whoever comes first makes it, whole or not at all; all
-others, and every later start, read it. It is never shown.
+A standalone and a cluster have one in their data directory. Other servers that share a directory
+generate one if `shared_secret_create` says so. The first server writes the file, whole or not at
+all; all others, and every later start, read it. The secret is never printed.
 """
 
 import os
@@ -45,8 +45,8 @@ def with_secret_beside(sources: Sources, metadata_url: str) -> Sources:
 def secret_variables(
     environment: Mapping[str, str], tables: Mapping[str, Table], data: Path
 ) -> dict[str, str]:
-    """What servers that are processes of their own are told of the secret of this data directory;
-    nothing, where they are told of one already."""
+    """Return the variables that name this data directory's secret to server processes; none if
+    their settings name a secret already."""
     if any(_is_named(each, tables, environment) for each in _COMPONENTS):
         return {}
     path = data / SHARED_SECRET_NAME
@@ -55,7 +55,7 @@ def secret_variables(
 
 
 def _is_named(component: str, tables: Mapping[str, Table], environment: Mapping[str, str]) -> bool:
-    """Whether somebody said which secret it is, or that there is none."""
+    """Whether the settings name a secret, or say that there is none."""
     return _FIELD in tables.get(component, {}) or _variable(component) in environment
 
 
@@ -64,16 +64,16 @@ def _variable(component: str) -> str:
 
 
 def with_defaults(sources: Sources, defaults: Mapping[str, Table]) -> Sources:
-    """Add values to settings that have none of these names: the file and the environment win."""
+    """Add default values to settings; values of the file and the environment override them."""
     merged = {name: {**table, **sources.tables.get(name, {})} for name, table in defaults.items()}
     return replace(sources, tables={**sources.tables, **merged})
 
 
 def make_shared_secret(path: Path) -> None:
-    """Make the file with a random secret, unless it is there.
+    """Generate the file with a random secret, unless it exists.
 
     Raises:
-        SharedSecretConfigError: it cannot be written.
+        SharedSecretConfigError: the file cannot be written.
     """
     if path.exists():
         return
@@ -85,7 +85,8 @@ def make_shared_secret(path: Path) -> None:
                 text.write(f"{secrets.token_hex(_SECRET_BYTES)}\n")
                 text.flush()
                 os.fsync(text.fileno())
-            # A link, not a renaming: of two who make it at once the second takes the first one's.
+            # A link instead of a rename: of two servers that write at once, the second takes the
+            # first's.
             os.link(draft, path)
         except FileExistsError:
             pass

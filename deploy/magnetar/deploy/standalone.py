@@ -4,12 +4,12 @@ The data directory:
 
     lock            held while a standalone runs here
     metadata.db     the embedded metadata store
-    shared-secret   what its bookies ask for and its broker proves to know
+    shared-secret   its bookies demand it, and its broker proves to know it
     bookie-1/ …     one place per bookie
 
-A place is not a bookie id: when the files of a place are lost, it goes on as a new bookie under the
-next id, `bookie-2.1` (docs/decisions/0005): a bookie with an emptied disk must never answer for
-entries that it no longer has.
+A place is not a bookie id. When the files of a place are lost, the place continues as a new bookie
+under the next id, `bookie-2.1` (docs/decisions/0005): a bookie with an emptied disk must never
+answer for entries that it no longer has.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ from magnetar.ledger.system import SystemDisk
 _log = structlog.get_logger(__name__)
 
 _PLACE = re.compile(r"bookie-([1-9][0-9]*)")
-# The bookies of a standalone are reached by its own broker only.
+# Only the standalone's own broker connects to its bookies.
 _BOOKIE_LISTEN = Listen("127.0.0.1")
 
 
 def bookies_in(data: Path) -> int:
-    """How many bookies a data directory was made with; 1 for a new one.
+    """Return how many bookies a data directory was made with; 1 for a new one.
 
     Raises:
-        DataDirectoryError: it cannot be read.
+        DataDirectoryError: the directory cannot be read.
     """
     with explained(data=data):
         if not data.is_dir():
@@ -63,10 +63,14 @@ class Standalone:
     def __init__(
         self, data: Path, settings: BrokerSettings, sources: Sources, *, bookies: int
     ) -> None:
-        """`settings`: its broker's, as `broker_settings` makes them; `bookies`: how many it runs.
+        """Make a standalone; `start` starts it.
+
+        Args:
+            settings: the broker's, from `broker_settings`.
+            bookies: how many bookies it runs.
 
         Raises:
-            SettingsError: too few bookies for the ledgers, or for what the directory holds.
+            SettingsError: too few bookies for the ledgers, or for the content of the directory.
         """
         quorum = Quorum(settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
         if quorum.ensemble > bookies:
@@ -82,7 +86,7 @@ class Standalone:
                 "leave it out"
             )
         if "unsubscribed_retention" not in settings.model_fields_set:
-            # Whoever publishes first and subscribes later is to find the messages.
+            # A consumer that subscribes after a publish finds the messages.
             settings = settings.model_copy(update={"unsubscribed_retention": True})
         self._settings = settings
         self._sources = sources
@@ -97,10 +101,10 @@ class Standalone:
         return self._broker
 
     async def start(self) -> None:
-        """Start everything, lowest first.
+        """Start all servers, lowest layer first.
 
         Raises:
-            DeployError: with one line that says what to do; nothing is left running.
+            DeployError: in one line that says what to do; nothing is left running.
         """
         metadata_url = f"embedded:{self._data / 'metadata.db'}"
         with explained(data=self._data, metadata_url=metadata_url):
@@ -128,7 +132,7 @@ class Standalone:
         return broker_addresses(self.broker)
 
     async def stop(self) -> None:
-        """Stop everything, highest first."""
+        """Stop all servers, highest layer first."""
         await self._opened.aclose()
 
     def _lock_directory(self, opened: AsyncExitStack) -> None:
@@ -163,7 +167,7 @@ class Standalone:
         return assign_ids(
             {place: bookie_id_in(disk, str(self._data / place)) for place in places},
             is_registered=registered.__contains__,
-            # A recovery counts on answers from Qw - Qa + 1 bookies of each write set.
+            # A recovery needs answers from Qw - Qa + 1 bookies of each write set.
             losses_max=self._settings.ack_quorum - 1,
             has_files=lambda place: any((self._data / place).glob("*")),
         )

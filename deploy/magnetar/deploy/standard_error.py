@@ -1,14 +1,14 @@
-"""Standard streams that stop nobody.
+"""Standard streams that never block or fail the process.
 
-What is written to standard error is for people. When its disk is full, when whoever read it is gone
-(a `tee` that was killed, a log collector that restarts), or when nobody reads a pipe that is full,
-a line that cannot be written is lost and counted. The stream that Python makes would raise or wait
-instead, in the middle of whatever has something to say: topics would not load, a server would not
-drain, a bookie that must end could not, and one full pipe would stop the event loop.
+Standard error is for people. A line that cannot be written is lost and counted: the disk is full,
+the reader is gone (a killed `tee`, a log collector that restarts), or a pipe is full and nobody
+reads it. Python's own stream would raise or wait instead, in the middle of any code that logs.
+Topics would not load, a server would not drain, a bookie that must end could not, and one full pipe
+would stop the event loop.
 
 A line is written in pieces that the kernel takes whole without waiting (`PIPE_BUF`), each after a
-look whether there is room. A reader gets `_PATIENCE_S` to make room, once; then lines are dropped
-until there is room again, and a line tells how many were.
+check that there is room. A reader gets `_PATIENCE_S` to make room, once. After that, lines are
+dropped until there is room again, and a line tells how many were.
 """
 
 import io
@@ -21,21 +21,22 @@ import sys
 from typing_extensions import Buffer
 
 _PATIENCE_S = 0.05
-"""How long the event loop waits for a reader that is behind. After that it does not wait for it."""
+"""Time in seconds that the event loop waits for a slow reader, once."""
 _NULL = "/dev/null"
 
 _lost = {"lines": 0}
 
 
 def lost_lines() -> int:
-    """Lines for standard error that could not be written, in the life of this process."""
+    """Return the number of lines for standard error that could not be written in this process's
+    life."""
     return _lost["lines"]
 
 
 def fill_standard_descriptors() -> None:
-    """Open descriptors 0 to 2 on nothing, where the process was started without them.
+    """Open descriptors 0 to 2 on /dev/null, if the process was started without them.
 
-    Files and sockets would get their numbers otherwise, and what is printed would end in them.
+    Otherwise files and sockets would get these numbers, and printed text would end in them.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -56,11 +57,10 @@ def fill_standard_descriptors() -> None:
 
 
 def tolerate_lost_lines() -> None:
-    """From now on `sys.stderr` raises no error when a line cannot be written, and waits for
-    nobody."""
+    """Replace `sys.stderr` by a stream that raises no error for a lost line, and does not wait."""
     former = sys.stderr
     if not isinstance(former, io.TextIOWrapper):
-        return  # Not the process's own: somebody captures it.
+        return  # not the process's own stream: a caller captures it
     raw = _Lossy(former.fileno())
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(raw),
@@ -71,7 +71,7 @@ def tolerate_lost_lines() -> None:
 
 
 class _Lossy(io.RawIOBase):
-    """A file that takes everything, and keeps what it can without waiting."""
+    """A file that accepts everything, and writes what it can without waiting."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -79,10 +79,10 @@ class _Lossy(io.RawIOBase):
         self._poll.register(descriptor, select.POLLOUT)
         mode = os.fstat(descriptor).st_mode
         self._is_file = stat.S_ISREG(mode)
-        # A socket may have room for a part only, and a write would wait for the rest.
+        # A socket may have room for only a part, and a write would wait for the rest.
         self._socket = socket.socket(fileno=os.dup(descriptor)) if stat.S_ISSOCK(mode) else None
         self._lost = 0
-        """Lines since the last one that was written."""
+        """Lines lost since the last one that was written."""
 
     def fileno(self) -> int:
         return self._descriptor
@@ -104,13 +104,13 @@ class _Lossy(io.RawIOBase):
         return len(content)
 
     def _told(self) -> bytes:
-        # It begins a new line: the last one may have been cut.
+        # Starts on a new line: the last line may have been cut.
         if self.isatty():
             return b"\n%d lines were lost: standard error was full\n" % self._lost
         return b'\n{"event": "log_lines_lost", "level": "warning", "lines": %d}\n' % self._lost
 
     def _put(self, content: bytes, *, patience_s: float) -> bool:
-        """Write it; False: it, or the rest of it, is lost."""
+        """Write the content. Return False if it, or the rest of it, is lost."""
         try:
             if self._is_file:
                 return os.write(self._descriptor, content) == len(content)

@@ -1,8 +1,8 @@
-"""The start of a server on a metadata store, tried again when the store goes away meanwhile.
+"""Starts a server on a metadata store, and retries if the store goes away meanwhile.
 
-A start takes many steps on the store: registration, layouts, election. Whoever ended at the first
-one that the store did not answer would end most surely where a whole cluster starts at once. That
-the store can be reached at all is another question: opening it has a time of its own.
+A start takes many steps on the store: registration, layouts, election. A start that ended at the
+first unanswered step would fail most often when a whole cluster starts at once. Opening the store
+has a time limit of its own.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,13 +23,13 @@ from magnetar.ledger.metadata.url import open_store
 _log = structlog.get_logger(__name__)
 
 STARTS_MAX = 5
-"""Starts that are tried, each on a session of its own."""
+"""Most starts that are tried, each on its own session."""
 
 _PASSING = (MetadataUnavailableError, SessionExpiredError, UnknownOutcomeError)
 
 
 async def metadata_store(url: str, sources: Sources) -> MetadataStore:
-    """Open the store of a server.
+    """Open the metadata store of a server.
 
     Raises:
         MetadataError
@@ -41,9 +41,9 @@ async def start_on(
     open_its_store: Callable[[], Awaitable[MetadataStore]],
     start: Callable[[MetadataStore, AsyncExitStack], Awaitable[None]],
 ) -> AsyncExitStack:
-    """Open the store and start on it; what is open then, the store first.
+    """Open the store and start on it. Return the stack of what is open, the store first.
 
-    `start` puts what it opens on the stack, which is closed if it fails.
+    `start` puts what it opens on the stack, which is closed if the start fails.
 
     Raises:
         MetadataError: the store cannot be opened, or went away in each of `STARTS_MAX` starts.

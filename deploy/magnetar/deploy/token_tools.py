@@ -1,4 +1,5 @@
-"""What `magnetar admin tokens` does: keys and tokens, by the rules of the broker's own check."""
+"""Implementation of `magnetar admin tokens`: keys and tokens, by the rules of the broker's own
+check."""
 
 import base64
 import json
@@ -37,7 +38,8 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_0
 
 
 def new_secret_key(algorithm: str, *, as_base64: bool) -> bytes:
-    """
+    """Generate a secret key.
+
     Raises:
         SettingsError: no such algorithm.
     """
@@ -49,7 +51,7 @@ def new_secret_key(algorithm: str, *, as_base64: bool) -> bytes:
 
 
 def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
-    """The private and the public key, PEM.
+    """Generate a key pair. Return the private and the public key, PEM.
 
     Raises:
         SettingsError: no such algorithm.
@@ -70,10 +72,10 @@ def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Make a file that nobody else can read; one that exists is left alone.
+    """Create a file that only its owner can read; never overwrite one.
 
     Raises:
-        SettingsError: it cannot be made.
+        SettingsError: the file cannot be created.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -92,9 +94,10 @@ def new_token(
     algorithm: str,
     audience: str,
 ) -> str:
-    """
+    """Make a signed token.
+
     Raises:
-        SettingsError: not one key, or one that does not fit; a bad time.
+        SettingsError: not exactly one key, a key that does not fit, or a bad time.
     """
     if bool(secret_key) == bool(private_key):
         raise SettingsError("give either --secret-key or --private-key")
@@ -134,10 +137,10 @@ def _signed(claims: dict[str, Any], where: str, algorithm: str) -> str:
 
 
 def validate(token: str, *, secret_key: str, public_key: str) -> str:
-    """The role of a token.
+    """Return the role of a valid token.
 
     Raises:
-        SettingsError: not one key, or the token is not valid; the text says why.
+        SettingsError: not exactly one key, or the token is not valid; the text says why.
     """
     if bool(secret_key) == bool(public_key):
         raise SettingsError("give either --secret-key or --public-key")
@@ -149,10 +152,10 @@ def validate(token: str, *, secret_key: str, public_key: str) -> str:
 
 
 def parts_of(token: str) -> tuple[str, str]:
-    """Header and claims, as JSON.
+    """Return header and claims as JSON.
 
     Raises:
-        SettingsError: it is no token.
+        SettingsError: the text is not a token.
     """
     try:
         header, claims = unverified(token)

@@ -1,8 +1,8 @@
-"""What `magnetar produce`, `consume` and `read` do.
+"""Implementation of `magnetar produce`, `consume` and `read`.
 
-Where a topic has a schema, payloads are encoded and shown by it. Payloads that are no UTF-8 are
-printed with replacement characters, and as base64 in JSON, so that nothing is lost there:
-`message_lines.py` says what a line holds.
+If a topic has a schema, payloads are encoded and shown by it. Payloads that are not UTF-8 are
+printed with replacement characters, and in JSON as base64, which loses nothing. `message_lines.py`
+describes the lines.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
 
 LAST_MAX = 100_000
-"""Of `read --last`: they are held in memory."""
+"""Largest N of `read --last`: the messages are held in memory."""
 _FLUSH_EVERY = 5_000
 _FLUSH_EVERY_BYTES = 16 << 20
 _OPERATION_TIMEOUT_MS = 5_000
@@ -55,24 +55,24 @@ _KEPT_UNTIL = (
     "a cluster deletes it after a minute without clients, a standalone keeps it: "
     "docs/message-lifetime.md."
 )
-"""What keeps messages, in one line."""
+"""One line that says how long a cluster keeps messages."""
 _LOOK_S = 1.0
-"""Between two looks at whether there is more to read."""
+"""Interval in seconds between checks for more messages to read."""
 _LOOK_MESSAGES = 1_000
 _WINDOW_FIRST_MS = 1_000
 _WINDOW_GROWTH = 10
 _WINDOW_MAX_MS = 30 * 86_400_000
-"""Of `read --last`: how far back it begins to read, at the most; then all is read."""
+"""Longest time before now that `read --last` searches; after that it reads the whole topic."""
 
 
 def run(work: Coroutine[object, object, T]) -> T:
-    """Run a tool; Ctrl-C is a normal way to end it.
+    """Run a tool. Ctrl-C is a normal way to end it.
 
     Raises:
-        DeployError: no broker, or it refused.
+        DeployError: no broker answered, or it refused.
     """
     configure_logging(LogLevel.WARNING, LogFormat.AUTO, stream=sys.stderr)
-    # That no broker answers, and that something else does, is the error which follows.
+    # The error that follows says that no broker answers, or that something else does.
     logging.getLogger("magnetar.sdk").addFilter(_is_news)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -88,10 +88,11 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class GivenSchema(Schema[GivenMessage]):
-    """Payloads of people by the topic's own schema, and encoded ones as they are."""
+    """Payloads that people give, encoded by the topic's schema; encoded ones are sent unchanged."""
 
     def __init__(self, *, encodes: bool) -> None:
-        """`encodes`: false leaves all payloads as they are, and tells the broker of no schema."""
+        """Make a schema. If `encodes` is false, all payloads are sent unchanged, and the broker
+        learns of no schema."""
         self.takes_topic_schema = encodes
         self._encodes = encodes
         self._text = AutoTextSchema()
@@ -114,8 +115,8 @@ class GivenSchema(Schema[GivenMessage]):
 
 
 class ShownSchema(AutoConsumeSchema):
-    """Each message by the schema that it was written with; remembers schemas that nobody can read
-    here, so that they are asked for once."""
+    """Decodes each message by the schema that it was written with. Remembers schemas that it cannot
+    read, so that it fetches them once."""
 
     def for_topic(self) -> "ShownSchema":
         return ShownSchema()
@@ -143,12 +144,12 @@ async def produce(
     as_is: bool,
     is_large: bool = False,
 ) -> None:
-    """Publish everything, and return when all of it is stored.
+    """Publish all messages, and return when they are stored.
 
     Args:
-        key: of messages that have none of their own.
-        properties: of every message; its own go before them.
-        is_large: a message may be larger than the broker takes in one piece.
+        key: key of messages that have none of their own.
+        properties: properties of every message; a message's own override them.
+        is_large: whether a message may exceed the broker's limit, and must be chunked.
     """
     settings = ProducerSettings(
         pending_messages_max=2 * _FLUSH_EVERY,
@@ -175,7 +176,7 @@ async def produce(
                     producer.send_nowait(message, **given)  # type: ignore[arg-type]  # as above
                 count += 1
         except SettingsError:
-            # What came before the bad line is published: say how much that is.
+            # Messages before the bad line are published: tell how many.
             await producer.flush()
             if count:
                 _say_stored(count)
@@ -187,7 +188,7 @@ async def produce(
 async def _by_turns(
     messages: AsyncIterator[GivenMessage], producer: Producer[GivenMessage]
 ) -> AsyncIterator[GivenMessage]:
-    """The messages; waits for receipts before too many are under way."""
+    """Yield the messages; wait for receipts when too many are outstanding."""
     waiting = waiting_bytes = 0
     async for message in messages:
         if waiting == _FLUSH_EVERY or waiting_bytes >= _FLUSH_EVERY_BYTES:
@@ -200,25 +201,25 @@ async def _by_turns(
 
 def _say_stored(count: int) -> None:
     sys.stderr.write(f"{count} message{'' if count == 1 else 's'} stored\n")
-    if sys.stderr.isatty():  # A person; a script wants no advice.
+    if sys.stderr.isatty():  # a person; scripts need no advice
         sys.stderr.write(f"{_KEPT_UNTIL}\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """How messages are printed, and when that ends."""
+    """How messages are printed, and when the printing ends."""
 
     count: int = 0
-    """0: as many as there are."""
+    """Number of messages after which to end; 0: no limit."""
     timeout_ms: int = 0
-    """End when nothing comes for so long; 0: wait for ever."""
+    """Time in ms without a message after which to end; 0: wait for ever."""
     as_json: bool = False
     as_is: bool = False
-    """Show the bytes, also where the topic's schema reads them."""
+    """Whether to show the bytes, even if the topic's schema can decode them."""
     raw: bool = False
-    """Print the bytes and nothing else, not even an end of line."""
+    """Whether to print the bytes and nothing else, not even an end of line."""
     form: MessageFormat | None = None
-    """Print what the text of `--format` names."""
+    """Parsed text of `--format`, or None."""
 
     def __post_init__(self) -> None:
         if sum((self.as_json, self.raw, self.form is not None)) > 1:
@@ -245,10 +246,10 @@ class Shown:
         sys.stdout.flush()
 
     def check_came(self, received: int) -> None:
-        """Called when nothing came for too long.
+        """Check the count when no message came for too long.
 
         Raises:
-            NothingCameError: fewer came than were asked for.
+            NothingCameError: fewer messages came than wanted.
         """
         if received < self.count:
             raise NothingCameError(
@@ -260,11 +261,11 @@ class Shown:
 async def consume(
     *, url: str, topic: str, subscription: str, kind: str, initial: str, shown: Shown
 ) -> None:
-    """Print and acknowledge messages; ends as `shown` says, or never."""
+    """Print and acknowledge messages, until the limits in `shown` or for ever."""
     settings = ConsumerSettings(
         subscription_type=choose(SubscriptionType, "--type", kind),
         initial_position=choose(InitialPosition, "--initial", initial),
-        # Stopping in the middle of a batch must not bring its first half back.
+        # After a stop in the middle of a batch, its first half must not be delivered again.
         batch_index_ack=True,
     )
     async with _client(url) as client:
@@ -285,10 +286,10 @@ async def consume(
 
 
 async def read(*, url: str, topic: str, start: str, last: int, follow: bool, shown: Shown) -> None:
-    """Print messages from `start` to the end of the topic, or on and on with `follow`.
+    """Print messages from `start` to the end of the topic; with `follow`, wait for new ones.
 
     Args:
-        last: the newest so many instead; 0: go by `start`.
+        last: number of newest messages to start with, instead of `start`; 0: use `start`.
     """
     position = _parse_start(start)
     async with _client(url) as client, await _reader(client, topic, position, shown) as reader:
@@ -304,7 +305,7 @@ async def read(*, url: str, topic: str, start: str, last: int, follow: bool, sho
             if not follow and not await reader.has_message_available():
                 return
             wait_s = _LOOK_S if not follow or shown.timeout_s is None else shown.timeout_s
-            # The last entry may turn out to be no message: an end that never came.
+            # The last entry may hold no message, such as chunks without an end: the read times out.
             messages = await reader.read_many(1, timeout_s=wait_s)
             for message in messages:
                 shown.show(message)
@@ -318,7 +319,7 @@ async def read(*, url: str, topic: str, start: str, last: int, follow: bool, sho
 async def _reader(
     client: Client, topic: str, position: tuple[MessageId, bool] | int, shown: Shown
 ) -> Reader[object]:
-    """A reader of a topic that is there: a typo makes none."""
+    """Make a reader of an existing topic: a typo must not create one."""
     start, is_inclusive = (MessageId.EARLIEST, False) if isinstance(position, int) else position
     settings = ConsumerSettings(
         durable=False,
@@ -331,10 +332,9 @@ async def _reader(
 
 
 async def _newest(reader: Reader[object], last: int) -> list[Message[object]]:
-    """The newest messages of a topic, oldest first; of several partitions, by publish time.
+    """Return the newest messages of a topic, oldest first; of several partitions, by publish time.
 
-    They are looked for in ever longer times before now, since a topic does not say how many
-    messages it has.
+    Reads ever longer times before now, because a topic does not tell how many messages it has.
     """
     ids = await reader.last_message_ids()
     if all(each.entry_id < 0 for each in ids.values()):
@@ -354,7 +354,7 @@ async def _newest(reader: Reader[object], last: int) -> list[Message[object]]:
 
 def _latest_of(topics: Sequence[Iterable[Message[object]]], last: int) -> list[Message[object]]:
     if len(topics) == 1:
-        return list(topics[0])  # in the order of the topic, whatever clocks say
+        return list(topics[0])  # in the order of the topic, whatever the clocks say
     return sorted(chain(*topics), key=lambda each: each.publish_time_ms)[-last:]
 
 
@@ -366,15 +366,16 @@ def _client(url: str) -> Client:
 
 
 def service_url(text: str) -> str:
-    """A service URL; a host and a port are enough."""
+    """Return a service URL; a host and a port suffice."""
     return text if "://" in text else f"pulsar://{text}"
 
 
 def _parse_start(text: str) -> tuple[MessageId, bool] | int:
-    """Where to begin, and whether the message there is wanted too; or a time in ms since 1970.
+    """Return the start position, and whether it includes the message there; or a time in ms since
+    1970.
 
     Raises:
-        SettingsError: neither a place nor a time.
+        SettingsError: the text is neither a position nor a time.
     """
     named = {"earliest": MessageId.EARLIEST, "latest": MessageId.LATEST}
     if text in named:
@@ -392,10 +393,10 @@ def _parse_start(text: str) -> tuple[MessageId, bool] | int:
 
 
 def choose(kinds: type[E], option: str, text: str) -> E:
-    """The member of an enumeration that an option names.
+    """Return the member of an enumeration that an option names.
 
     Raises:
-        SettingsError: there is none; the message lists them.
+        SettingsError: no member has this name; the text lists them.
     """
     try:
         return kinds(text.lower())

@@ -1,9 +1,9 @@
-"""The tour of `make run`: a broker in this process, real flight records through it and back.
+"""The tour of `make run`: sends real flight records through a broker in this process and back.
 
-It publishes a few thousand departures from New York City, keyed by carrier, consumes them, checks
-that each carrier's flights came back once, unchanged and in order, and prints what it measured.
-The publisher, the consumer and the whole broker share one event loop here, so the figures are a
-greeting, not a benchmark: `make bench` measures.
+It publishes a few thousand departures from New York City, keyed by carrier, and consumes them. It
+checks that each carrier's flights came back once, unchanged and in order, and prints what it
+measured. The publisher, the consumer and the whole broker share one event loop here, so the figures
+are a greeting, not a benchmark: `make bench` measures.
 """
 
 import gzip
@@ -44,7 +44,7 @@ _CARRIER_COLUMN = 9
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One departure: its airline's two-letter code, and the CSV line as it is."""
+    """One departure: its airline's two-letter code, and the unchanged CSV line."""
 
     carrier: str
     line: bytes
@@ -52,7 +52,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the publishing half measured."""
+    """Measurements of the publishing half."""
 
     latencies_ms: Sequence[float]
     rest: int
@@ -60,7 +60,7 @@ class Published:
 
 
 def read_flights() -> list[Flight]:
-    """All records of `tour_data/flights.csv.gz`, in file order, without the header line."""
+    """Return all records of `tour_data/flights.csv.gz`, in file order, without the header line."""
     packed = files("magnetar.deploy").joinpath("tour_data", "flights.csv.gz").read_bytes()
     lines = gzip.decompress(packed).splitlines()
     return [Flight(line.split(b",")[_CARRIER_COLUMN].decode(), line) for line in lines[1:]]
@@ -76,9 +76,10 @@ class FlightOrder:
         self.carriers = len(self._expected)
 
     def on_received(self, carrier: str | None, line: bytes) -> None:
-        """
+        """Check a received flight.
+
         Raises:
-            DeployError: this is not the carrier's next flight.
+            DeployError: the flight is not the carrier's next one.
         """
         waiting = self._expected.get(carrier or "")
         if not waiting or waiting.popleft() != line:
@@ -128,10 +129,10 @@ def tour(
 
 
 async def take_tour(console: Console, pulsar_url: str, http_url: str) -> None:
-    """Publish, consume, check, tell.
+    """Publish, consume, check, and print the figures.
 
     Raises:
-        DeployError: something came back that was not published, or in another order.
+        DeployError: a flight came back changed, or in another order.
     """
     flights = read_flights()
     console.print(
@@ -141,7 +142,7 @@ async def take_tour(console: Console, pulsar_url: str, http_url: str) -> None:
     order = FlightOrder(flights)
     async with Client(pulsar_url) as client:
         consumer = await client.consumer(TOPIC, _SUBSCRIPTION)
-        # A tour that was broken off has left its subscription, and flights before those to come.
+        # An interrupted tour has left its subscription, and old flights in its backlog.
         await consumer.seek(MessageId.LATEST)
         producer = await client.producer(TOPIC)
         with _progress(console) as progress:
@@ -154,7 +155,7 @@ async def take_tour(console: Console, pulsar_url: str, http_url: str) -> None:
 
 
 async def _publish(producer: Producer, flights: Sequence[Flight], progress: Progress) -> Published:
-    """The first few one at a time, for their latency; the rest as fast as it takes them."""
+    """Publish the first few flights one at a time, for their latency; the rest at full speed."""
     task = progress.add_task("publish", total=len(flights))
     latencies_ms = []
     for flight in flights[:_ONE_BY_ONE]:

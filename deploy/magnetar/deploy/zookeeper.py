@@ -1,10 +1,10 @@
-"""A real ZooKeeper server for development and tests, from the jars that pyspark brings.
+"""A real ZooKeeper server for development and tests, from the jars that come with pyspark.
 
-One server, one Java process, about 80 MB; alone, or one of an ensemble whose members are named in
-the same order everywhere. It is no part of a production setup: there, run your own ensemble. "Port
-open" is not "ready": a client that connects in that gap can stall for a whole session timeout, so
-readiness is the four-letter word `srvr` answering with `Mode:`; a member of an ensemble is ready
-when a majority of it has elected a leader.
+One server is one Java process of about 80 MB. It runs alone, or as a member of an ensemble whose
+servers list the members in the same order. It is not for production: run your own ensemble there.
+"Port open" is not "ready": a client that connects in that gap can stall for a whole session
+timeout. A server is ready when the four-letter word `srvr` answers with `Mode:`; a member of an
+ensemble, when a majority has elected a leader.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _JARS = (
     "netty-common",
 )
 _JVM_FLAGS = (
-    # A bound, not a size: it takes what its nodes need, some 1 KB each.
+    # An upper bound: the heap takes what the nodes need, some 1 KB each.
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -52,7 +52,7 @@ _READY_TIMEOUT_S = 60.0
 machine starts each slowly."""
 _POLL_INTERVAL_S = 0.05
 _PORT_ATTEMPTS = 3
-"""Where any free port will do."""
+"""Attempts to start on a free port, if any port will do."""
 _STOP_TIMEOUT_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 10
 
@@ -61,7 +61,7 @@ def find_programs() -> tuple[str, list[Path]]:
     """Return the Java launcher and ZooKeeper's jars.
 
     Raises:
-        MissingProgramError: one is missing, or both are; the message says how to install each.
+        MissingProgramError: one or both are missing; the message says how to install each.
     """
     java = ""
     jars: list[Path] = []
@@ -80,10 +80,10 @@ def find_programs() -> tuple[str, list[Path]]:
 
 
 def find_java() -> str:
-    """The Java launcher: JAVA_HOME first, then the PATH.
+    """Return the Java launcher: of JAVA_HOME first, then of the PATH.
 
     Raises:
-        MissingProgramError: there is none.
+        MissingProgramError: there is no Java.
     """
     home = os.environ.get("JAVA_HOME")
     if home and (launcher := shutil.which(str(Path(home) / "bin" / "java"))):
@@ -97,10 +97,10 @@ def find_java() -> str:
 
 
 def find_jars() -> list[Path]:
-    """ZooKeeper's jars in pyspark's folder.
+    """Return the paths of ZooKeeper's jars in pyspark's folder.
 
     Raises:
-        MissingProgramError: pyspark is not installed, or a jar is not there.
+        MissingProgramError: pyspark is not installed, or a jar is missing.
     """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -124,11 +124,11 @@ def find_jars() -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleMember:
-    """One server of an ensemble, as all of them know it."""
+    """One server of an ensemble, as all servers list it."""
 
     host: str
     quorum_port: int
-    """Where followers reach it while it leads."""
+    """Port that followers connect to while this server leads."""
     election_port: int
     client_port: int
 
@@ -174,8 +174,10 @@ class ZooKeeperServer:
         server_id: int = 1,
         members: Sequence[EnsembleMember] = (),
     ) -> None:
-        """With `members`, this is the one of the number `server_id`, counted from 1; `host` and
-        `port` are those of its entry.
+        """Make a server; `start` starts it.
+
+        With `members`, this server is the one with number `server_id`, counted from 1. Its entry
+        then replaces `host` and `port`.
 
         Raises:
             SettingsError: no member has this number.
@@ -196,7 +198,7 @@ class ZooKeeperServer:
 
         Raises:
             MissingProgramError, AddressUnavailableError, DataDirectoryError
-            DeployError: it ended at once, or does not serve in time.
+            DeployError: the server ended at once, or does not serve in time.
         """
         wanted = self._port
         for attempts_left in reversed(range(_PORT_ATTEMPTS)):
@@ -204,7 +206,7 @@ class ZooKeeperServer:
             try:
                 await self._start()
             except _EndedError:
-                # A free port may be somebody else's by the time that Java asks for it.
+                # Another program may have taken the port before Java does.
                 if wanted or not attempts_left:
                     raise
             else:
@@ -224,7 +226,7 @@ class ZooKeeperServer:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             preexec_fn=die_with_parent,
-            # Ctrl-C goes to a whole process group: only this process shall hear of it.
+            # Ctrl-C goes to a whole process group: only this process must get it.
             start_new_session=True,
         )
         try:
@@ -249,7 +251,7 @@ class ZooKeeperServer:
             await process.wait()
 
     async def wait_exit(self) -> int:
-        """Wait for the end of the Java process; returns its exit status, negative for a signal."""
+        """Wait for the end of the Java process. Return its exit status, negative for a signal."""
         assert self._process is not None, "start() comes first"
         return await self._process.wait()
 
@@ -301,7 +303,7 @@ class ZooKeeperServer:
 
 
 async def four_letter_word(host: str, port: int, word: str) -> str:
-    """Ask a ZooKeeper server one of its one-word questions; '' when nobody answers."""
+    """Send a ZooKeeper server a four-letter word. Return the answer, or '' if there is none."""
     try:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection(host, port)
@@ -319,13 +321,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """In the child: end when this process does, so that kill -9 of it leaves no server behind."""
+    """End this child process when its parent ends, so that kill -9 of the parent leaves no server
+    behind."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _claim_port(host: str, port: int) -> int:
-    """Find out whether the port is free (0: choose one), before a Java process says it badly."""
+    """Return a free port (0: choose one), before a Java process fails with a worse message."""
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -51,11 +51,11 @@ _MODULES = {
     **dict.fromkeys(("Scan", "read", "scan"), "reading"),
     **dict.fromkeys(("Changes", "changes", "table"), "tables"),
 }
-"""Where the names are that are no errors."""
+"""Module of each exported name that is not an error."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a reader when it is asked for: queries of Spark have `stored` alone."""
+    """Import a reader at its first use: Spark queries need `stored` alone."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)

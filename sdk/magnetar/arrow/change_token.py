@@ -1,12 +1,12 @@
-"""How far a change feed has come in each topic: the token to go on from. Pure.
+"""How far a change feed has read each topic: the token that the next feed continues from. Pure.
 
-A token names the last entry of each topic, or partition of one, of which all changes were given. It
-is JSON (docs/formats/change-token.md), which callers store beside what they made of the changes.
-A topic that a token does not name is begun with anew.
+A token names, for each topic or partition, the last entry whose changes were all delivered. It is
+JSON (docs/formats/change-token.md). Callers store it beside the results of the changes. A topic
+that the token does not name is read from its beginning.
 
-Between two feeds nothing holds the topic's entries. So it is checked that all behind the token is
-still there, and where that cannot be known, it counts as lost: a missed change would never be
-noticed.
+Between two feeds nothing retains the topic's entries. The next feed therefore checks that every
+entry after the token still exists. Where that cannot be known, the entries count as lost: a missed
+change would never be noticed.
 """
 
 import json
@@ -24,12 +24,12 @@ _BEGIN_ANEW = "begin anew, without a token and with an empty table"
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The last entry of a topic of which all changes were given."""
+    """The last entry of a topic whose changes were all delivered."""
 
     ledger_id: int
     entry_id: int
     is_end: bool = False
-    """Whether it is the last entry of its ledger, and the ledger is closed."""
+    """Whether this is the last entry of its ledger, and the ledger is closed."""
 
     @property
     def offset(self) -> MessageId:
@@ -40,7 +40,8 @@ class Reached:
 
 
 def encode_token(reached: Mapping[str, Reached]) -> str:
-    """The token: `{"format": 1, "topics": {topic: [ledger, entry, is the end of its ledger]}}`."""
+    """Encode a token: `{"format": 1, "topics": {topic: [ledger, entry, is the end of its
+    ledger]}}`."""
     topics = {
         topic: [at.ledger_id, at.entry_id, at.is_end] for topic, at in sorted(reached.items())
     }
@@ -48,10 +49,10 @@ def encode_token(reached: Mapping[str, Reached]) -> str:
 
 
 def parse_token(text: str) -> dict[str, Reached]:
-    """Read what `encode_token` wrote.
+    """Decode a token that `encode_token` wrote.
 
     Raises:
-        OptionError: it is something else.
+        OptionError: the text is not such a token.
     """
     try:
         found = json.loads(text)
@@ -75,13 +76,13 @@ def _reached(ledger_id: object, entry_id: object, is_end: object) -> Reached:
 
 
 def check_unbroken(topic: str, state: TopicState | None, at: Reached) -> None:
-    """Check that all entries behind a place are still there.
+    """Check that all entries after a position still exist.
 
     Args:
-        state: None: the topic is not there any more.
+        state: None if the topic no longer exists.
 
     Raises:
-        DataLossError: some are gone, or may be.
+        DataLossError: some entries are gone, or may be.
     """
     if state is None or not state.is_there:
         raise DataLossError(f"{topic}: the topic was deleted: {_BEGIN_ANEW}")
@@ -92,7 +93,8 @@ def check_unbroken(topic: str, state: TopicState | None, at: Reached) -> None:
         )
     if any(each.ledger_id == at.ledger_id for each in state.ledgers):
         return
-    # Its ledger is gone. If all of it had been read, and no later one is gone, nothing was missed.
+    # The ledger is gone. If all of it had been read, and no later ledger is gone, nothing was
+    # missed.
     if not at.is_end or state.removed_through != at.ledger_id:
         raise DataLossError(
             f"{topic}: its changes were read up to {at}, and were trimmed up to ledger "

@@ -1,8 +1,9 @@
 """The compacted ledger of a topic as rows: the newest message of each key, up to a horizon.
 
-An entry of it is an entry of the topic with its place in front (docs/formats/compacted-ledger.md).
-Brokers read it for consumers alone, under the places of the topic, so it is read from the bookies.
-The next compaction of the topic deletes it: whoever reads it then has to plan anew.
+Each entry is an entry of the topic, preceded by its position there
+(docs/formats/compacted-ledger.md). Brokers read the compacted ledger only for consumers, under the
+positions of the topic. Readers here therefore read it from the bookies. The next compaction of the
+topic deletes it: a reader then has to plan again.
 """
 
 import struct
@@ -20,19 +21,20 @@ from magnetar.arrow.stored.slice_reader import CHUNK_LOOK_BACK_ENTRIES_MAX
 from magnetar.arrow.stored.slices import LedgerPart, Slice
 
 NO_LEDGER = -1
-"""Stands for the compacted ledger of a topic that has none."""
+"""Ledger id of a topic that has no compacted ledger."""
 
 _FORMAT = 1
 _HEAD = struct.Struct(">Bqq")
 _LOOK_BACK_ENTRIES = 64
-"""Entries that are fetched together on the way back to the beginning of a message in chunks."""
+"""Entries that are fetched together while searching backwards for the beginning of a chunked
+message."""
 
 
 def unpack(stored: bytes) -> tuple[int, int, bytes]:
-    """Ledger and entry of the topic, and what is left of that entry.
+    """Split an entry of a compacted ledger into the topic's ledger id, its entry id, and the rest.
 
     Raises:
-        CorruptDataError: it is none of a compacted ledger, or of a format that is not known here.
+        CorruptDataError: the entry is not of a compacted ledger, or its format is unknown here.
     """
     if len(stored) < _HEAD.size or stored[0] != _FORMAT:
         raise CorruptDataError(
@@ -44,7 +46,7 @@ def unpack(stored: bytes) -> tuple[int, int, bytes]:
 
 
 def place_of_last(wanted: Slice) -> tuple[int, int]:
-    """The place in the topic of the last entry of a slice of its compacted ledger.
+    """Return the position in the topic of the last entry of a slice of its compacted ledger.
 
     Raises:
         DataLossError: the ledger is gone.
@@ -65,12 +67,12 @@ class CompactedRows:
     """The rows of a slice of a compacted ledger. For one thread."""
 
     def __init__(self, wanted: Slice, rows: ArrowRows) -> None:
-        """`rows`: of this slice alone."""
+        """`rows` must collect this slice alone."""
         settings = wanted.settings
         self._slice = wanted
         self._rows = rows
         self._at: tuple[LedgerPart, int] | None = None
-        """The entry of the compacted ledger that is being taken apart."""
+        """Part and entry id of the compacted entry that is being decoded."""
         self._entries = BoundedEntryRows(
             rows,
             topic=wanted.topic,
@@ -81,7 +83,7 @@ class CompactedRows:
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """In order; under the places that the messages have in the topic.
+        """Yield the rows in order, under the positions that the messages have in the topic.
 
         Raises:
             DataLossError: the ledger is gone.
@@ -110,12 +112,14 @@ class CompactedRows:
             yield batch
 
     def _before(self, _ledger_id: int, _entry_id: int) -> Iterator[bytes]:
-        """Entries before the one that is being taken apart, nearest first: all chunks of a message
-        are in the compacted ledger, or none."""
+        """Yield the entries before the one that is being decoded, nearest first.
+
+        The compacted ledger has all chunks of a message, or none.
+        """
         assert self._at is not None
         part, number = self._at
         lowest = max(0, number - CHUNK_LOOK_BACK_ENTRIES_MAX)
-        reads = _reads_of(self._slice)  # the others are in the middle of an answer
+        reads = _reads_of(self._slice)  # the other reads are in the middle of an answer
         try:
             for behind in range(number, lowest, -_LOOK_BACK_ENTRIES):
                 first = max(lowest, behind - _LOOK_BACK_ENTRIES)
@@ -134,7 +138,8 @@ def _gone(wanted: Slice, part: LedgerPart) -> DataLossError:
 
 
 def _reads_of(wanted: Slice) -> LedgerReads:
-    """
+    """Open reads of the bookies that a slice names.
+
     Raises:
         OptionError: a file of the bookies' security cannot be used.
     """

@@ -1,19 +1,19 @@
-"""Errors of the Arrow reader. Those that it shares with the Spark source are `stored.errors`.
+"""Errors of the Arrow reader. The Spark source shares those in `stored.errors`.
 
 SdkError                        see `magnetar.sdk.errors`
 └── MagnetarArrowError          one line that says what to do; `retryable` as everywhere
     ├── OptionError             an argument whose value is not allowed
-    ├── TopicNotFoundError      no topic of that name
-    ├── OffsetError             a place to begin or end at that the topic does not have
+    ├── TopicNotFoundError      no topic has that name
+    ├── OffsetError             a start or end position that the topic does not have
     ├── AccessDeniedError       the credentials are missing, wrong, or may not read the topic
-    ├── SchemaMismatchError     values, or columns, that do not fit the topic's schema
-    ├── DataLossError           messages that were to be read have been deleted
+    ├── SchemaMismatchError     values or columns that do not fit the topic's schema
+    ├── DataLossError           messages in the range of the read have been deleted
     ├── CorruptDataError        a message that cannot be read: damaged, or encrypted
     ├── MemoryLimitError        a message that does not fit into `memory_bytes`
     ├── UnreachableError        a broker, bookie or metadata store does not answer
-    ├── WorkerLostError         a process that was reading has ended
-    ├── EvolutionError          a topic's schema that a table's columns cannot become
-    └── TableError              a table that is no archive, or not of this job
+    ├── WorkerLostError         a worker process has ended during a read
+    ├── EvolutionError          a schema change that a table's columns cannot follow
+    └── TableError              a table that is not an archive, or belongs to another job
         ├── CatalogError        a catalog, or the storage of a table, fails
         └── TableBusyError      another archiver writes to the table at the same time
 """
@@ -67,22 +67,22 @@ class MemoryLimitError(MagnetarArrowError):
 
 
 class WorkerLostError(MagnetarArrowError):
-    """A process that was reading has ended before its share was read: it was killed, or ran out of
-    memory. Reading again may help."""
+    """A worker process ended before it had read its share: it was killed, or ran out of memory. A
+    retry may help."""
 
     retryable = True
 
 
 class EvolutionError(MagnetarArrowError):
-    """A column of a table would have to change in a way that tables do not have."""
+    """A column of a table would have to change in a way that tables do not support."""
 
 
 class TableError(MagnetarArrowError):
-    """A table that an archive cannot be written to."""
+    """An archive cannot be written to this table."""
 
 
 class CatalogError(TableError):
-    """A catalog of tables, or the storage of one, does not do what it was asked for."""
+    """A catalog, or the storage of a table, failed an operation."""
 
     retryable = True
 
@@ -99,7 +99,7 @@ _HINT = "give credentials of a role that may consume from the topic, as authenti
 
 @contextmanager
 def refusals_typed() -> Iterator[None]:
-    """Raise AccessDeniedError where a broker says that the caller may not."""
+    """Raise AccessDeniedError where a broker refuses the caller's rights."""
     try:
         yield
     except RefusedError as error:
@@ -107,7 +107,7 @@ def refusals_typed() -> Iterator[None]:
             raise
         raise AccessDeniedError(f"{error}: {_HINT}") from error
     except UnreachableError as error:
-        # Brokers that entries are read through give their reason to the cause.
+        # When entries are read through a broker, the broker's reason is in the cause.
         reason = getattr(error.__cause__, "error", None)
         if not isinstance(reason, AuthenticationError | AuthorizationError):
             raise
@@ -133,5 +133,5 @@ _BY_NAME: dict[str, type[MagnetarArrowError]] = {
 
 
 def error_from(name: str, text: str) -> MagnetarArrowError:
-    """The error of a process that read for this one, by the name of its class."""
+    """Rebuild the error of a worker process from the name of its class."""
     return _BY_NAME.get(name, MagnetarArrowError)(text)

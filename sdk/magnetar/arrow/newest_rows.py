@@ -1,10 +1,10 @@
-"""The newest row of each key: what is left of rows that come in the order of their topic. Pure.
+"""The newest row of each key, from rows that come in the order of their topic. Pure.
 
-`newest_of` reduces one batch, and keeps tombstones: rows before the batch may have their keys.
-`NewestRows` folds all batches of a topic, from its first one on, into the rows that are left: each
-merge costs as much as what is kept and what has come since, so merges wait until that has grown.
-Rows without a key are no part of a table. One that could not be read, and whose key is not known,
-stays: nothing is left out in silence.
+`newest_of` reduces one batch. It keeps tombstones, since rows before the batch may have their keys.
+`NewestRows` folds all batches of a topic, from the first one on, into the newest rows. A merge
+costs as much as the kept rows and the new ones together, so it waits until enough new ones have
+come. Rows without a key are not part of a table. A row that could not be read, and whose key is
+unknown, stays: nothing is left out silently.
 """
 
 from collections.abc import Iterable
@@ -20,18 +20,18 @@ from magnetar.arrow.stored.column_types import CHANGE, DELETE
 
 _MERGE_BYTES_MIN = 32 << 20
 _BATCH_ROWS_MIN = 1_000
-"""Batches that are smaller on average are joined."""
+"""Average size, in rows, below which batches are joined."""
 
 _ROW = "row"
 
 
 def newest_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Of each key the last row of a batch, tombstones included."""
+    """Return the last row of each key in a batch, tombstones included."""
     return batch.filter(pa.array(_is_newest(pa.Table.from_batches([batch]))))
 
 
 def _is_newest(rows: pa.Table) -> npt.NDArray[np.bool_]:
-    """Mark the last row of each key, and rows without a known key that could not be read."""
+    """Mark the last row of each key, and unreadable rows whose key is unknown."""
     keys = rows.column(KEY)
     numbered = pa.table({KEY: keys, _ROW: np.arange(rows.num_rows)})
     last = numbered.group_by(KEY, use_threads=False).aggregate([(_ROW, "max")])
@@ -51,27 +51,26 @@ class NewestRows:
         """
         Args:
             schema: of the batches; it has the columns of key, topic and change.
-            bytes_max: of the rows that are left. Three times as much may be held while a merge
-                goes on.
+            bytes_max: limit of the kept rows, in bytes. A merge may hold three times as much.
         """
         self._schema = schema
         self._bytes_max = bytes_max
         self._topic = ""
         self._kept: list[pa.RecordBatch] = []
-        """Newest rows of the topic that is being folded."""
+        """Newest rows of the current topic."""
         self._kept_bytes = 0
         self._waiting: list[pa.RecordBatch] = []
-        """What has come since the last merge."""
+        """Batches that have come since the last merge."""
         self._waiting_bytes = 0
         self._done: list[pa.RecordBatch] = []
-        """Rows of the topics before it."""
+        """Newest rows of the topics before the current one."""
         self._done_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the next rows of a topic. All rows of one topic come before those of the next one.
 
         Raises:
-            MemoryLimitError: the rows that are left exceed the limit.
+            MemoryLimitError: the kept rows exceed the limit.
         """
         topic = str(batch.column(TOPIC)[0])
         if topic != self._topic:
@@ -83,10 +82,10 @@ class NewestRows:
             self._merge()
 
     def table(self) -> pa.Table:
-        """The rows that are left, in the order of their topics. Nothing is added after this.
+        """Return the kept rows, in the order of their topics. Nothing may be added after this.
 
         Raises:
-            MemoryLimitError: they exceed the limit.
+            MemoryLimitError: the kept rows exceed the limit.
         """
         self._end_topic()
         return pa.Table.from_batches(self._done, self._schema)

@@ -1,9 +1,9 @@
 """Batches of several slices, read at once and handed out in the order of the slices.
 
-Workers put batches, each for the slice that it reads; one consumer takes them. What waits is
-bounded in bytes: a worker that is ahead waits for the consumer. The worker of the slice that the
-consumer is at never waits for others: it may put a batch whenever none of its own is there, or all
-would wait for each other. So the limit may be exceeded by one batch.
+Workers put batches, each for the slice that it reads; one consumer takes them. The waiting batches
+are bounded in bytes: a worker that is ahead waits for the consumer. The worker of the slice that
+the consumer reads now never waits for other slices: it may put a batch whenever none of its own is
+waiting. Otherwise all would wait for each other. The limit may therefore be exceeded by one batch.
 """
 
 import threading
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 class OrderedBatches:
-    """For any number of workers, and one consumer."""
+    """A queue of batches for any number of workers and one consumer."""
 
     def __init__(self, slices: int, *, bytes_max: int) -> None:
         self._slices = slices
@@ -21,18 +21,18 @@ class OrderedBatches:
         self._changed = threading.Condition()
         self._waiting: dict[int, deque[pa.RecordBatch]] = {}
         self._ends: dict[int, BaseException | None] = {}
-        """Slices that are read to their end, or up to an error."""
+        """Slices that are read to their end, with None, or up to an error."""
         self._at = 0
-        """The slice that the consumer is at."""
+        """The slice that the consumer takes batches from."""
         self._next = 0
-        """The slice that no worker has begun with."""
+        """The next slice to give to a worker."""
         self._bytes = 0
         self._is_closed = False
         self.bytes_peak = 0
-        """The most that has waited so far."""
+        """Most bytes that have waited so far."""
 
     def begin(self) -> int | None:
-        """The next slice for a worker; None: there is none, or nobody wants it."""
+        """Return the next slice for a worker; None if none is left, or the queue is closed."""
         with self._changed:
             if self._is_closed or self._next == self._slices:
                 return None
@@ -40,7 +40,7 @@ class OrderedBatches:
             return self._next - 1
 
     def put(self, number: int, batch: pa.RecordBatch) -> bool:
-        """Add a batch of a slice, when there is room for it. False: nobody wants it any more."""
+        """Add a batch of a slice once there is room for it. Return False if the queue is closed."""
         size = batch.nbytes
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._has_room(number, size))
@@ -53,16 +53,17 @@ class OrderedBatches:
             return True
 
     def end(self, number: int, error: BaseException | None = None) -> None:
-        """A slice has been read, or cannot be. The consumer gets the error behind what was put."""
+        """Mark a slice as read, or as failed. The consumer gets the error after the batches before
+        it."""
         with self._changed:
             self._ends[number] = error
             self._changed.notify_all()
 
     def take(self) -> pa.RecordBatch | None:
-        """The next batch; None: that was all.
+        """Return the next batch; None after the last one.
 
         Raises:
-            BaseException: what the slice ended with.
+            BaseException: the error that the slice ended with.
         """
         with self._changed:
             while True:
@@ -85,7 +86,7 @@ class OrderedBatches:
                 self._changed.wait()
 
     def close(self) -> None:
-        """Let go of what waits: nobody takes any more."""
+        """Drop the waiting batches, and stop the workers: the consumer takes no more."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()

@@ -1,9 +1,9 @@
 """`read` and `scan`: from a topic's name to a stream of record batches.
 
 A read is planned once: which entries of which ledgers, up to the last one that is confirmed at that
-moment. Slices of it are read by workers, threads or processes, straight from bookies and object
-stores where these can be reached, and through brokers where not. Batches come in the order of the
-topic; those of several topics, or partitions, come one topic after the other.
+moment. Workers, which are threads or processes, read slices of it. They read straight from bookies
+and object stores where these can be reached, and through brokers otherwise. Batches come in the
+order of the topic; several topics, or partitions, come one after the other.
 """
 
 import logging
@@ -30,8 +30,8 @@ from magnetar.sdk.wire.topic_name import TopicName
 _log = logging.getLogger(__name__)
 
 HOLD_S = 3_600
-"""How long brokers take the topics for used, from when a read is planned: who reads from bookies is
-connected to no broker."""
+"""How long brokers regard the topics as in use after a read is planned, in seconds. A reader of
+bookies is connected to no broker."""
 
 _UNREAD_LINES_MAX = 10
 
@@ -40,17 +40,17 @@ def read(topic: str | Sequence[str], **arguments: Unpack[ReadArguments]) -> pa.R
     """Read a topic, or several with one schema, as a stream of Arrow record batches.
 
     The read is bounded: it ends with the last message that is confirmed when it begins, or earlier
-    if `end` says so. What is published later is not part of it. Messages come in the order of the
+    if `end` says so. Messages published later are not part of it. Messages come in the order of the
     topic; partitions, and several topics, come one after the other. Aborted transactions are left
-    out, and so is all that follows the first open one.
+    out, and so is everything from the first open one on.
 
     A RecordBatchReader is read once, by one thread at a time. Close it if you do not read it to its
     end.
 
     Args:
-        topic: a name, or several. A partitioned topic is all its partitions, and a scalable one all
-            its segments, those that were split or merged before what came of them: so the messages
-            of a key come in their order.
+        topic: a name, or several. A partitioned topic means all its partitions. A scalable topic
+            means all its segments; parents of splits and merges come before their children, so the
+            messages of a key come in order.
         arguments: where to read and what: see `ReadArguments`.
 
     Raises:
@@ -65,7 +65,7 @@ def read(topic: str | Sequence[str], **arguments: Unpack[ReadArguments]) -> pa.R
 def scan(topic: str | Sequence[str], **arguments: Unpack[ReadArguments]) -> "Scan":
     """Describe a read that begins later, and may be read several times.
 
-    Arguments as in `read`. No server is asked yet.
+    The arguments are those of `read`. This sends no request to a server.
 
     Raises:
         OptionError: an argument that is not allowed.
@@ -74,10 +74,11 @@ def scan(topic: str | Sequence[str], **arguments: Unpack[ReadArguments]) -> "Sca
 
 
 class Scan:
-    """A read that has not begun. Each use of it is a read of its own, which ends with the last
-    message that is confirmed then.
+    """A read that has not begun. Each use is a read of its own, which ends with the last message
+    that is confirmed then.
 
-    Whatever takes Arrow streams takes a scan: `polars.DataFrame(scan)`, `pyarrow.table(scan)`.
+    Every library that takes Arrow streams takes a scan: `polars.DataFrame(scan)`,
+    `pyarrow.table(scan)`.
     """
 
     def __init__(self, request: Request) -> None:
@@ -85,7 +86,7 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, by the newest schema of the topic. Asks the servers each time.
+        """The columns, by the newest schema of the topic. Each access asks the servers.
 
         Raises:
             TopicNotFoundError, AccessDeniedError, SchemaMismatchError, UnreachableError
@@ -94,7 +95,7 @@ class Scan:
             return planned_columns(self._request, driver, driver.topics())[1]
 
     def reader(self) -> pa.RecordBatchReader:
-        """Begin the read: see `read`, also for what it raises."""
+        """Begin the read. Errors are those of `read`."""
         with open_driver(self._request) as driver:
             states = driver.topics(hold_s=HOLD_S)
             warn_of_missing(states)
@@ -106,17 +107,17 @@ class Scan:
         return pa.RecordBatchReader.from_batches(schema, batches_in_order(self._request, jobs))
 
     def table(self) -> pa.Table:
-        """All of it at once: see `read`, also for what it raises."""
+        """Read everything into one table. Errors are those of `read`."""
         return self.reader().read_all()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The read as an Arrow C stream, for other libraries."""
+        """Begin the read as an Arrow C stream, for other libraries."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
 
 @contextmanager
 def open_driver(request: Request) -> Iterator[SourceDriver]:
-    """What plans a read."""
+    """Open the driver that plans a read, and close it afterwards."""
     driver = SourceDriver(request.source)
     try:
         with refusals_typed():
@@ -128,11 +129,11 @@ def open_driver(request: Request) -> Iterator[SourceDriver]:
 def planned_columns(
     request: Request, driver: SourceDriver, states: Mapping[str, TopicState]
 ) -> tuple[ValueSchema, pa.Schema]:
-    """The schema of the values, and the columns that are wanted.
+    """Return the schema of the values, and the selected columns.
 
     Raises:
-        SchemaMismatchError: the topics have different ones, or the definition cannot be read.
-        OptionError: there is no such column.
+        SchemaMismatchError: the topics have different schemas, or the definition cannot be read.
+        OptionError: a selected column does not exist.
     """
     value_schema = ValueSchema()
     if request.decodes:
@@ -155,15 +156,18 @@ def planned_columns(
 
 
 def slice_order(wanted: Slice) -> tuple[str, bool, int]:
-    """Partitions by their numbers. Segments by theirs, so that parents come before their children;
-    those that were partitions come first. Slices of one topic are in order already."""
+    """Sort key of slices: partitions by number, then segments by number.
+
+    Parents of segments have lower numbers than their children. Segments that were partitions come
+    first. The slices of one topic are in order already.
+    """
     topic = TopicName.parse(wanted.topic)
     number = topic.segment_id if topic.is_segment else wanted.partition
     return str(topic.partitioned), topic.is_segment, number
 
 
 def warn_of_missing(states: Mapping[str, TopicState]) -> None:
-    """Tell of partitions that nobody has, and of what a read of objects alone cannot see."""
+    """Warn of partitions that do not exist, and of data that a read of objects alone cannot see."""
     told = [
         f"{name} does not exist: it was deleted, or was not made yet; the read goes on without it"
         for name, state in states.items()
@@ -185,7 +189,7 @@ class _Worker(Protocol):
 
 
 class _ThreadWorker:
-    """Reads in the thread that asks it."""
+    """Reads in the calling thread."""
 
     def __init__(self) -> None:
         self._reads = ReadsInTurn()
@@ -200,7 +204,7 @@ class _ThreadWorker:
 def batches_in_order(
     request: Request, jobs: Sequence[SliceJob]
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Read all slices, and give their batches in order. Workers begin with the first batch."""
+    """Read all slices, and yield their batches in order. The workers start at the first batch."""
     order = OrderedBatches(len(jobs), bytes_max=request.queue_bytes_max)
     kind = WorkerProcess if request.uses_processes else _ThreadWorker
     for number in range(min(request.workers, len(jobs))):
@@ -215,7 +219,7 @@ def batches_in_order(
 
 
 def _work(order: OrderedBatches, jobs: Sequence[SliceJob], kind: Callable[[], _Worker]) -> None:
-    """Read slice after slice, until there is none left or nobody wants them."""
+    """Read slice after slice, until none is left or the consumer has closed the queue."""
     worker: _Worker | None = None
     try:
         while (number := order.begin()) is not None:
@@ -226,7 +230,7 @@ def _work(order: OrderedBatches, jobs: Sequence[SliceJob], kind: Callable[[], _W
                         if not order.put(number, batch):
                             return
             except BaseException as error:  # noqa: BLE001 - it is the consumer's
-                # Slices behind this one are not wanted any more, and those before it are begun.
+                # Slices after this one are not needed any more, and those before it have begun.
                 order.end(number, error)
                 return
             order.end(number)

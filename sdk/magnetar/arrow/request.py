@@ -1,4 +1,4 @@
-"""What a caller wants to read, checked: arguments of Python into the options of a source."""
+"""Arguments of a read, checked and translated into the options of a source."""
 
 import difflib
 import json
@@ -18,26 +18,29 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import TopicNameError
 
 Place = str | int | datetime | bytes | MessageId | Mapping[str, str | bytes | MessageId]
-"""Where to begin or end: `earliest`, `latest`, the id of a message as `ledger:entry`, as bytes or
-as `MessageId`, one for each topic, or a publish time as datetime or in milliseconds since 1970."""
+"""Where a read begins or ends.
+
+`earliest`, `latest`, or a message id: as `ledger:entry`, as bytes, as `MessageId`, or one for each
+topic. Or a publish time, as datetime or in milliseconds since 1970.
+"""
 
 MEMORY_BYTES = 256 << 20
-"""Of a read that does not say otherwise."""
+"""Default memory limit of a read, in bytes."""
 
 TABLE_BYTES = 1 << 30
-"""How large a table becomes at most, if the caller does not say otherwise."""
+"""Default size limit of a table, in bytes."""
 
 MEMORY_BYTES_PER_WORKER_MIN = 32 << 20
-"""Enough for what a worker has under way, and for messages of the largest size that brokers take
-by default."""
+"""Least memory of a worker, in bytes. Enough for its own buffers, and for messages of the largest
+size that brokers accept by default."""
 
 WORKERS_MAX = 256
 
 _QUEUE_SHARE = 2
-"""Half of the memory is for batches that wait for the caller."""
+"""Divisor: half of the memory is for batches that wait for the caller."""
 
 _MESSAGE_SHARE = 4
-"""A message, or a batch of its producer, may have a quarter of its worker's share."""
+"""Divisor: a message, or a batch of its producer, may take a quarter of its worker's share."""
 
 _SLICE_BYTES_MIN, _SLICE_BYTES_MAX = 1 << 20, 32 << 20
 
@@ -51,7 +54,7 @@ _ARGUMENT_OF: Mapping[str, str] = {
     "endingTime": "end",
     "topics": "topic",
 }
-"""Options of the source that are arguments here, by other names."""
+"""Options of the source that are arguments here, under other names."""
 
 _ARGUMENTS: Mapping[str, str] = {
     "topicspattern": "topic, a list of names",
@@ -67,7 +70,7 @@ class Request:
 
     source: SourceOptions
     columns: tuple[str, ...] | None
-    """None: all of them."""
+    """None for all columns."""
     rows: RowFilter
     decodes: bool
     workers: int
@@ -76,45 +79,46 @@ class Request:
 
     @property
     def queue_bytes_max(self) -> int:
-        """What may wait for the caller."""
+        """Most bytes of batches that may wait for the caller."""
         return self.memory_bytes // _QUEUE_SHARE
 
 
 class CommonArguments(TypedDict, total=False):
-    """Arguments of everything that reads topics, beside the topic. All may be left out, but that
-    servers are read by `service_url` and `admin_url`."""
+    """Arguments of every function that reads topics, beside the topic. All are optional, except
+    that a read from servers needs `service_url` and `admin_url`."""
 
     service_url: str
     """Brokers: `pulsar://host:port,…` or `pulsar+ssl://…`."""
     admin_url: str
     """HTTP interface of the brokers: `http://host:port,…`."""
     metadata_url: str
-    """The metadata store, as brokers have it. With it entries are read straight from the bookies;
-    without it, or where no bookie answers, through brokers."""
+    """The metadata store, as in the configuration of the brokers. With it, entries are read
+    straight from the bookies. Without it, or where no bookie answers, they are read through
+    brokers."""
     authentication: str
-    """`token:TOKEN`, `token:file:PATH`, `basic:USER:PASSWORD`, `tls`, or `oauth2` with `options` of
-    its own; default: none."""
+    """`token:TOKEN`, `token:file:PATH`, `basic:USER:PASSWORD`, `tls`, or `oauth2` with further
+    `options`; default: none."""
     columns: Sequence[str] | None
-    """Names of the columns that are wanted; default: all."""
+    """Names of the columns to read; default: all."""
     keys: Collection[str | bytes] | None
-    """Only messages with one of these keys; default: all."""
+    """Read only messages with one of these keys; default: all."""
     decode: bool
-    """Make columns of the values by the topic's schema: the default. False: one column `value` with
-    the bytes, whatever the schema is."""
+    """Whether to decode the values into columns by the topic's schema; default True. False gives
+    one column `value` with the bytes, whatever the schema is."""
     mode: str
-    """What becomes of messages that cannot be read, or whose value is not of its schema:
-    `FAILFAST`, the default, raises; `PERMISSIVE` gives null and a column `__error`; `DROPMALFORMED`
-    leaves them out, which a table of newest values does not allow."""
+    """How to treat messages that cannot be read, or whose value does not fit its schema.
+    `FAILFAST`, the default, raises. `PERMISSIVE` gives null and a column `__error`. `DROPMALFORMED`
+    leaves them out; a table of newest values does not allow it."""
     workers: int
-    """How many slices are read at once; default 1."""
+    """Number of slices that are read at once; default 1."""
     processes: bool
-    """Workers are processes, and not threads: Python decodes in one thread at a time. Default
-    False."""
+    """Whether the workers are processes instead of threads; default False. Python decodes in one
+    thread at a time."""
     memory_bytes: int
-    """What is held at once, in bytes; default `MEMORY_BYTES`. Half of it is for batches that wait
-    for the caller, and a share of it for each worker. What the caller keeps does not count."""
+    """Memory limit of the read, in bytes; default `MEMORY_BYTES`. Half of it is for batches that
+    wait for the caller; each worker gets a share. Batches that the caller keeps do not count."""
     options: Mapping[str, str]
-    """Further ones by their names in the Spark source (docs/spark.md), such as
+    """Further options, by their names in the Spark source (docs/spark.md), such as
     `{"failOnDataLoss": "false"}`."""
 
 
@@ -122,11 +126,11 @@ class ReadArguments(CommonArguments, total=False):
     """Arguments of `read` and `scan`, beside the topic."""
 
     objects: str
-    """Instead of servers: URL of an object store. No server is asked."""
+    """URL of an object store to read from instead of servers. No server is asked."""
     start: Place
-    """The first message; default `earliest`. A time means the first message that was published then
-    or later, and leaves out earlier ones behind it; without a zone it is UTC. Of a partitioned
-    topic, ids are given for each partition, by its name."""
+    """The first message; default `earliest`. A time selects messages published then or later;
+    earlier ones that follow the first of these are left out. A time without a zone is UTC. For a
+    partitioned topic, ids are given for each partition, by its name."""
     end: Place
     """The last message; default `latest`: the last one that is confirmed when the read begins. A
     time is inclusive."""
@@ -136,19 +140,20 @@ class TableArguments(CommonArguments, total=False):
     """Arguments of `table`, beside the topic."""
 
     table_bytes: int
-    """How large the table may become, in bytes; default `TABLE_BYTES`. Up to three times as much is
-    held while rows are merged, beside `memory_bytes`."""
+    """Size limit of the table, in bytes; default `TABLE_BYTES`. While rows are merged, up to three
+    times as much is held, beside `memory_bytes`."""
 
 
 class ChangeArguments(CommonArguments, total=False):
     """Arguments of `changes`, beside the topic."""
 
     after: str | None
-    """The token of an earlier feed: only what has changed since. Default: all that is there."""
+    """Token of an earlier feed; the new feed has only later changes. Default: everything."""
 
 
 def checked(topic: str | Sequence[str], arguments: ReadArguments) -> Request:
-    """
+    """Check the arguments of a read.
+
     Raises:
         OptionError: with one line that names the argument and what is allowed.
     """
@@ -176,7 +181,7 @@ def checked(topic: str | Sequence[str], arguments: ReadArguments) -> Request:
 
 
 def checked_table(topic: str | Sequence[str], arguments: TableArguments) -> tuple[Request, int]:
-    """The read that a table is made of, and how large the table may become.
+    """Check the arguments of a table. Return its read, and its size limit in bytes.
 
     Raises:
         OptionError: with one line that names the argument and what is allowed.
@@ -191,7 +196,7 @@ def checked_table(topic: str | Sequence[str], arguments: TableArguments) -> tupl
 def checked_changes(
     topic: str | Sequence[str], arguments: ChangeArguments
 ) -> tuple[Request, dict[str, Reached]]:
-    """The read that a change feed is made of, and how far an earlier one has come.
+    """Check the arguments of a change feed. Return its read, and how far an earlier feed has read.
 
     Raises:
         OptionError: with one line that names the argument and what is allowed.
@@ -276,7 +281,7 @@ def _source_options(topic: str | Sequence[str], arguments: ReadArguments) -> dic
 
 
 def _start(topic: str | Sequence[str], arguments: ReadArguments) -> dict[str, str]:
-    """The option that says where a read begins; none, if a further option says it."""
+    """Return the option for the start of a read; none if `options` already has one."""
     further = {name.lower() for name in arguments.get("options", {})}
     if "start" not in arguments and "startingsubscription" in further:
         return {}
@@ -284,7 +289,7 @@ def _start(topic: str | Sequence[str], arguments: ReadArguments) -> dict[str, st
 
 
 def _place(topic: str | Sequence[str], argument: str, place: Place, prefix: str) -> dict[str, str]:
-    """The option that says it: `prefix` with `Time` or `Offsets`."""
+    """Return the option for a position: `prefix` with `Time` or `Offsets`."""
     if isinstance(place, datetime):
         moment = place if place.tzinfo else place.replace(tzinfo=UTC)
         return {f"{prefix}Time": str(int(moment.timestamp() * 1000))}

@@ -1,4 +1,4 @@
-"""A slice of a topic into Arrow batches: what one worker does with one share of the work."""
+"""One worker's share of a read: a slice of a topic into Arrow batches."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from magnetar.arrow.stored.values import value_columns
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Bounds of the rows that are wanted; None: no matter which."""
+    """Bounds of the selected rows; None sets no bound."""
 
     keys: frozenset[bytes] | None = None
     from_ms: int | None = None
@@ -30,12 +30,12 @@ class RowFilter:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that it looks at."""
+        """Columns that the filter reads."""
         by_time = self.from_ms is not None or self.through_ms is not None
         return (*((KEY,) if self.keys is not None else ()), *((PUBLISH_TIME,) if by_time else ()))
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that are wanted."""
+        """Return the selected rows of a batch."""
         if self.keys is not None:
             keys = pa.array(sorted(self.keys), pa.binary())
             batch = batch.filter(pc.is_in(batch.column(KEY), value_set=keys))
@@ -52,23 +52,24 @@ def _times(batch: pa.RecordBatch) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class SliceJob:
-    """One share of the work. Pickled to worker processes."""
+    """One share of the work. It is pickled for worker processes."""
 
     wanted: Slice
     names: tuple[str, ...]
-    """Of the columns."""
+    """Names of the columns."""
     rows: RowFilter = RowFilter()
     is_compacted: bool = False
-    """The slice is of the compacted ledger of its topic."""
+    """Whether the slice is of its topic's compacted ledger."""
 
     @property
     def tells_changes(self) -> bool:
-        """Whether it is for a table of newest values: of each key, a batch has its newest row."""
+        """Whether the job is for a table of newest values. Each batch then has only the newest row
+        of each key."""
         return CHANGE in self.names
 
 
 def batches_of(job: SliceJob, reads: ReadsInTurn) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of a slice that are wanted, in order.
+    """Yield the selected rows of a slice, in order.
 
     Raises:
         DataLossError, CorruptDataError, MemoryLimitError, SchemaMismatchError, UnreachableError,

@@ -1,4 +1,4 @@
-"""Rows of a slice: changes of a table among them, and messages that are too large told apart."""
+"""Rows of a slice: changes of a table, and separate errors for messages that are too large."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,8 @@ from magnetar.sdk.wire.frames import split_payload
 
 
 def rows_of(schema: pa.Schema, wanted: Slice, values: ValueColumns) -> ArrowRows:
-    """What collects rows of these columns; `values` makes those that are no metadata."""
+    """Return a collector of rows with these columns. `values` makes the columns that are not
+    metadata."""
     kind = _ChangeRows if CHANGE in schema.names else ArrowRows
     return kind(
         schema,
@@ -31,22 +32,25 @@ def rows_of(schema: pa.Schema, wanted: Slice, values: ValueColumns) -> ArrowRows
 
 
 def slice_rows(wanted: Slice, rows: ArrowRows, reads: Reads) -> SliceReader:
-    """The rows of one slice."""
+    """Return a reader of the rows of one slice."""
     return SliceReader(wanted, rows, reads, entries=BoundedEntryRows)
 
 
 class _ChangeRows(ArrowRows):
-    """Rows that say which messages are tombstones: those with the mark of a null value, and those
-    without a payload, as compaction has it. Neither is decoded."""
+    """Rows with a column that says which messages are tombstones.
+
+    Tombstones are messages with the null-value flag, and those without a payload, as in compaction.
+    Neither is decoded.
+    """
 
     _is_tombstone: npt.NDArray[np.bool_]
-    """By row, of the batch that is being made."""
+    """Whether each row of the current batch is a tombstone."""
 
     def take(self) -> pa.RecordBatch:
-        """Everything so far as one batch: see `ArrowRows.take`."""
+        """Return all rows so far as one batch: see `ArrowRows.take`."""
         found = np.asarray(self._lengths) == 0
         found[self._nulls] = True
-        found[list(self._unfit)] = False  # what cannot be read is no tombstone
+        found[list(self._unfit)] = False  # an unreadable message is not a tombstone
         self._is_tombstone = found
         self._nulls = sorted({*self._nulls, *np.flatnonzero(found).tolist()})
         return super().take()
@@ -58,7 +62,7 @@ class _ChangeRows(ArrowRows):
 
 
 class BoundedEntryRows(EntryRows):
-    """Tells messages that are too large from those that are damaged."""
+    """Distinguishes messages that are too large from damaged ones."""
 
     def add(
         self,
@@ -72,7 +76,7 @@ class BoundedEntryRows(EntryRows):
         """Add the messages of an entry, as `EntryRows.add` does.
 
         Raises:
-            MemoryLimitError: it is larger than the reader may hold.
+            MemoryLimitError: a message is larger than the reader may hold.
             CorruptDataError, HeadlessMessageError, UnreachableError
         """
         try:
@@ -87,10 +91,10 @@ class BoundedEntryRows(EntryRows):
             ) from error
 
     def _size_of(self, payload: bytes) -> tuple[int, int]:
-        """How large the message is that ends here, and how large it may be."""
+        """Return the size of the message that ends here, and the limit for it, in bytes."""
         try:
             metadata, _ = split_payload(payload)
-        except SdkError:  # what is wrong with it was said already
+        except SdkError:  # the damage was reported already
             return 0, 0
         if metadata.num_chunks_from_msg > 1:
             whole = max(metadata.total_chunk_msg_size, metadata.uncompressed_size)

@@ -1,13 +1,13 @@
 """`table` and `changes`: the newest value of each key of a topic, whole or as a change feed.
 
-What is left of a topic after its compaction is read first, from the compacted ledger, and then the
-topic behind it. Both come from one answer of the topic's broker, and brokers trim nothing that is
-behind the compaction's horizon, so there is no gap between. The entries from the last one in the
-compacted ledger up to the horizon are read again where they are still there, which changes nothing:
-what was compacted away of them was deleted, or came again later.
+The compacted ledger is read first, and then the topic after its horizon. Both come from one answer
+of the topic's broker. Brokers trim nothing after the compaction's horizon, so there is no gap
+between the two. The entries from the last one in the compacted ledger up to the horizon are read
+again where they still exist. That changes nothing: what compaction removed of them was deleted, or
+came again later.
 
-Keys belong to their partition, as compaction sees them: the same key in two partitions, or topics,
-is two rows. A message with a key and without a value is a tombstone, and deletes its key.
+Keys belong to their partition, as in compaction: a key in two partitions, or topics, is two rows. A
+message with a key and without a value is a tombstone, and deletes its key.
 """
 
 import logging
@@ -55,25 +55,26 @@ from magnetar.sdk.wire.topic_name import TopicName
 _log = logging.getLogger(__name__)
 
 _PLANS_MAX = 5
-"""How often a table is begun with anew, because its topic was compacted or trimmed meanwhile."""
+"""Most attempts to read a table whose topic is compacted or trimmed meanwhile."""
 
 
 def table(topic: str | Sequence[str], **arguments: Unpack[TableArguments]) -> pa.Table:
-    """The newest value of each key of a topic, or of several with one schema, as an Arrow table.
+    """Return the newest value of each key of a topic, or of several with one schema, as an Arrow
+    table.
 
-    It ends with the last message that is confirmed when it begins, or shortly after. Messages
-    without a key are no part of it; a message without a value deletes its key. Keys belong to their
-    partition. A topic that was never compacted is read as a whole.
+    The table ends with the last message that is confirmed when the read begins, or shortly after.
+    Messages without a key are not part of it; a message without a value deletes its key. Keys
+    belong to their partition. A topic that was never compacted is read as a whole.
 
     Args:
-        topic: a name, or several. A partitioned topic is all its partitions.
+        topic: a name, or several. A partitioned topic means all its partitions.
         arguments: where to read and what: see `TableArguments`.
 
     Raises:
         OptionError: an argument that is not allowed.
-        MemoryLimitError: the table is larger than `table_bytes`, or a message than a worker may
-            hold.
-        DataLossError: messages were deleted each time while they were read.
+        MemoryLimitError: the table exceeds `table_bytes`, or a message is larger than a worker
+            may hold.
+        DataLossError: in each attempt, messages were deleted during the read.
         TopicNotFoundError, AccessDeniedError, SchemaMismatchError, CorruptDataError,
         UnreachableError, WorkerLostError
     """
@@ -84,14 +85,14 @@ def table(topic: str | Sequence[str], **arguments: Unpack[TableArguments]) -> pa
         try:
             plan = _planned(request, {})
             if failure is not None and plan.begins == begun:
-                break  # nothing has changed: what is missing is lost
+                break  # nothing has changed: the missing messages are lost
             begun = plan.begins
             rows = NewestRows(plan.schema, bytes_max=table_bytes)
             for batch in plan.batches():
                 rows.add(batch)
             return rows.table().select(plan.wanted)
         except DataLossError as error:
-            # Compaction replaces its ledger, and what is before it is trimmed.
+            # Compaction replaces its ledger, and the topic is trimmed up to the horizon.
             failure = error
             _log.warning("%s; looking whether the topic has another beginning now", error)
     assert failure is not None
@@ -99,18 +100,18 @@ def table(topic: str | Sequence[str], **arguments: Unpack[TableArguments]) -> pa
 
 
 def changes(topic: str | Sequence[str], **arguments: Unpack[ChangeArguments]) -> "Changes":
-    """What has changed in the newest values of a topic, as batches: to keep a table up to date.
+    """Return the changes of a topic's newest values as batches, to keep a table up to date.
 
-    The feed is bounded as `read` is. Its token, given as `after` to the next one, is where that
-    goes on. Without a token it begins with all that is there: start with an empty table.
+    The feed is bounded as `read` is. Pass its token as `after` to the next feed, which continues
+    there. Without a token the feed begins with everything that exists: start with an empty table.
 
     Args:
-        topic: a name, or several with one schema. A partitioned topic is all its partitions.
+        topic: a name, or several with one schema. A partitioned topic means all its partitions.
         arguments: where to read and what: see `ChangeArguments`.
 
     Raises:
-        OptionError: an argument that is not allowed, or a token that is none.
-        DataLossError: later changes than those of the token are gone, or may be.
+        OptionError: an argument that is not allowed, or a token that is not valid.
+        DataLossError: changes after the token are gone, or may be.
         TopicNotFoundError, AccessDeniedError, SchemaMismatchError, UnreachableError
     """
     request, after = checked_changes(topic, arguments)
@@ -121,9 +122,8 @@ class Changes(Iterator[pa.RecordBatch]):
     """A change feed: batches in the order of the topic. For one thread; close it if you do not read
     it to its end.
 
-    Beside the columns that were asked for, a row has `__key`, `__messageId`, and `__change`:
-    `upsert` or `delete`. Of each key, a batch has its newest change alone. What is deleted may be a
-    key that was never there.
+    Beside the selected columns, a row has `__key`, `__messageId`, and `__change`: `upsert` or
+    `delete`. A batch has only the newest change of each key. A deleted key may never have existed.
     """
 
     def __init__(self, plan: "_Plan", after: Mapping[str, Reached]) -> None:
@@ -135,12 +135,13 @@ class Changes(Iterator[pa.RecordBatch]):
 
     @property
     def token(self) -> str:
-        """Where the next feed goes on: behind the last batch that was given. Store it together with
-        what has become of the batches."""
+        """Token of the last batch that was returned; the next feed continues after it. Store it
+        together with the results of the batches."""
         return encode_token(self._reached)
 
     def __next__(self) -> pa.RecordBatch:
-        """
+        """Return the next batch.
+
         Raises:
             DataLossError: messages were deleted before they were read.
             SchemaMismatchError, CorruptDataError, MemoryLimitError, UnreachableError,
@@ -162,22 +163,22 @@ class Changes(Iterator[pa.RecordBatch]):
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """A topic as its broker has told of it in one answer."""
+    """A topic as its broker described it in one answer."""
 
     state: TopicState
     compacted: int
-    """The compacted ledger, or NO_LEDGER."""
+    """Id of the compacted ledger, or NO_LEDGER."""
     closed_at: frozenset[tuple[int, int]]
-    """The last entries of its closed ledgers."""
+    """Last entries of the topic's closed ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is read for a table, or a feed."""
+    """The read for a table or a feed."""
 
     request: Request
     schema: pa.Schema
-    """Of the batches: all that is wanted, and what tables need."""
+    """Columns of the batches: the selected ones, and those that tables need."""
     wanted: list[str]
     jobs: list[SliceJob]
     topics: Mapping[str, _Topic]
@@ -197,7 +198,7 @@ class _Plan:
 
     @property
     def ends(self) -> dict[str, Reached]:
-        """Where everything was read up to."""
+        """The last entry of each topic in this read."""
         return {
             name: self.reached(name, (end.ledger_id, end.entry_id))
             for name, each in self.topics.items()
@@ -206,7 +207,7 @@ class _Plan:
 
 
 def _planned(request: Request, after: Mapping[str, Reached]) -> _Plan:
-    """Plan to read what has changed behind these places, or all of topics that have none."""
+    """Plan to read the changes after these positions, and all of the topics that have none."""
     with open_driver(request) as driver:
         topics = _topics(driver, after)
         states = {name: each.state for name, each in topics.items()}
@@ -225,22 +226,24 @@ def _planned(request: Request, after: Mapping[str, Reached]) -> _Plan:
     made = (tuple(schema.names), request.rows)
     jobs = [SliceJob(each, *made, is_compacted=True) for found in slices.values() for each in found]
     jobs += [SliceJob(each, *made) for each in rest]
-    # Stable: of each topic what was compacted comes first.
+    # A stable sort: the compacted rows of each topic come first.
     jobs.sort(key=lambda job: slice_order(job.wanted))
     return _Plan(request, schema, list(wanted.names), jobs, topics)
 
 
 def _topics(driver: SourceDriver, after: Mapping[str, Reached]) -> dict[str, _Topic]:
-    """
+    """Look up the topics, and check that nothing after these positions is lost.
+
     Raises:
-        OptionError: the places are of another topic.
-        DataLossError: what is behind them is gone.
+        OptionError: the positions are of other topics.
+        DataLossError: entries after a position are gone.
     """
     there = driver.topics(hold_s=HOLD_S)
     warn_of_missing(there)
     if after and not any(driver.selects(name) for name in after):
         raise OptionError("after", f"the token is of {next(iter(after))}, and not of these topics")
-    # Once more, for what the driver does not keep: all that is said of a topic is of one moment.
+    # A second request, for what the driver does not keep: all facts about a topic are of one
+    # moment.
     answers = driver.admin.ask_topics(
         "internalStats", [name for name, state in there.items() if state.is_there]
     )
@@ -262,10 +265,10 @@ def _topic(name: str, stats: Mapping[str, Any]) -> _Topic:
 
 
 def _with_places(request: Request, wanted: pa.Schema, value_schema: ValueSchema) -> pa.Schema:
-    """The columns of batches: those that are wanted, and those that tables need.
+    """Return the columns of the batches: the selected ones, and those that tables need.
 
     Raises:
-        SchemaMismatchError: the topic's schema has a field of the name of one.
+        SchemaMismatchError: the topic's schema has a field with the name of such a column.
     """
     known = all_columns(value_schema, request.source.settings.mode)
     if CHANGE in known.names:
@@ -279,10 +282,10 @@ def _with_places(request: Request, wanted: pa.Schema, value_schema: ValueSchema)
 
 
 def _is_read(name: str, topic: _Topic, request: Request) -> bool:
-    """Whether the compacted ledger is read.
+    """Return whether the compacted ledger of a topic is read.
 
     Raises:
-        OptionError: it would have to be, and cannot.
+        OptionError: it must be read, and cannot be.
     """
     if topic.compacted == NO_LEDGER:
         return False
@@ -301,11 +304,11 @@ def _compacted_slices(
     topics: Mapping[str, _Topic],
     value_schema: ValueSchema,
 ) -> dict[str, list[Slice]]:
-    """Slices of the compacted ledgers of topics, by topic: each is planned as if it were the only
+    """Return slices of the compacted ledgers, by topic. Each is planned as if it were the only
     ledger of its topic.
 
     Raises:
-        DataLossError: one is gone already.
+        DataLossError: a compacted ledger is gone already.
         UnreachableError: the metadata store does not answer.
     """
     if not topics:

@@ -1,8 +1,8 @@
-"""`python -m magnetar.arrow.worker FD`: reads slices for the process that has started it.
+"""`python -m magnetar.arrow.worker FD`: reads slices for the process that started it.
 
-Arrow loads pandas, where there is one, as soon as it makes an array of a list: to ask whether the
-list is pandas'. That takes longer than to read a million rows, in a process that has no use for
-pandas. So there is none here.
+Arrow imports pandas, if it is installed, as soon as it makes an array of a list, to check whether
+the list is a pandas object. The import takes longer than reading a million rows, and the worker has
+no use for pandas. The worker therefore hides it.
 """
 
 import socket
@@ -11,19 +11,20 @@ from collections.abc import Sequence
 
 
 class _WithoutPandas:
-    """A finder of modules, asked before all others."""
+    """A module finder that runs before all others."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
-        """
+        """Refuse to find pandas; leave all other modules to the next finder.
+
         Raises:
-            ModuleNotFoundError: it is pandas. All else is looked for further on.
+            ModuleNotFoundError: the module is pandas.
         """
         if name == "pandas":
             raise ModuleNotFoundError("workers do without pandas", name=name)
 
 
 def do_without_pandas() -> None:
-    """Let no module of this process find pandas."""
+    """Hide pandas from all modules of this process."""
     sys.meta_path.insert(0, _WithoutPandas())
 
 

@@ -1,11 +1,11 @@
-"""A process that reads slices for another one, seen from both sides.
+"""A process that reads slices for another one: both sides of the connection.
 
-`WorkerProcess` is the side of the reader: it starts `python -m magnetar.arrow.worker`, which is not
-the caller's program once more, so that scripts and notebooks need no guard. Jobs go over a socket
-pair. A batch comes back in a file in memory, which the reader maps: it is written once, and copied
-no more. When the reader has let go of a batch, the worker writes the next one into the same file:
-fresh pages cost several times as much as what is written. The worker is at most `_AHEAD_MAX`
-batches ahead of what the reader has taken.
+`WorkerProcess` is the reader's side. It starts `python -m magnetar.arrow.worker`, not the caller's
+program again, so scripts and notebooks need no guard. Jobs go over a socket pair. A batch comes
+back in a file in memory, which the reader maps: it is written once, and never copied. When the
+reader has released a batch, the worker writes the next one into the same file: fresh pages cost
+several times as much as the write itself. The worker is at most `_AHEAD_MAX` batches ahead of the
+reader.
 
 Messages: a head of one byte for its kind, a number (u32) and a size (u64), then
     JOB     pickled `SliceJob`                     to the worker
@@ -44,18 +44,18 @@ _JOB, _TAKEN, _BATCH, _ERROR, _END = range(5)
 
 _AHEAD_MAX = 2
 _FREE_BYTES_MAX = 64 << 20
-"""Files that a worker keeps for the next batches, together."""
+"""Limit of the free files that a worker keeps for the next batches, in bytes, together."""
 
 _FILE_BYTES_MIN = 1 << 20
 _STREAM_BYTES = 4096
-"""What an Arrow stream has beside its batch and its schema."""
+"""Upper bound of an Arrow stream's size beside its batch and its schema, in bytes."""
 
 _EXIT_S = 5.0
-"""How long a process whose socket is closed may take to end."""
+"""How long a process may take to end after its socket is closed, in seconds."""
 
 
 class WorkerProcess:
-    """One process. For one thread."""
+    """One worker process, seen from the reader. For one thread."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -67,7 +67,7 @@ class WorkerProcess:
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                # numpy's threads for matrices, which there are none of: they spin as they start.
+                # numpy's threads for matrices, which do not occur here: they spin as they start.
                 "OPENBLAS_NUM_THREADS": "1",
             },
             # An interrupt at the terminal is for the reader: the worker ends with it.
@@ -75,15 +75,15 @@ class WorkerProcess:
         )
         theirs.close()
         self._free: deque[int] = deque()
-        """Numbers of files that the worker may use again: whoever lets go of a batch, in whichever
-        thread, adds to it."""
+        """Numbers of files that the worker may use again. Any thread that releases a batch adds to
+        it."""
 
     def batches(self, job: SliceJob) -> Generator[pa.RecordBatch, None, None]:
-        """The rows of a slice.
+        """Yield the rows of a slice.
 
         Raises:
             WorkerLostError: the process has ended.
-            MagnetarArrowError: what reading the slice has raised there.
+            MagnetarArrowError: the error that the slice raised in the process.
         """
         try:
             data = pickle.dumps(job)
@@ -121,13 +121,13 @@ def serve(connection: socket.socket) -> None:
     try:
         worker.serve()
     except ConnectionError:
-        pass  # the reader has gone, and nobody else wants anything
+        pass  # the reader has gone, and nothing else uses this process
     finally:
         worker.close()
 
 
 class _Worker:
-    """The side of the process that reads."""
+    """The worker's side of the connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -172,7 +172,7 @@ class _Worker:
 
 
 class _Files:
-    """Files in memory, each with one batch that the reader has, or free for the next one."""
+    """Files in memory, each with one batch that the reader holds, or free for the next one."""
 
     def __init__(self) -> None:
         self._files: dict[int, tuple[int, mmap.mmap]] = {}
@@ -181,7 +181,7 @@ class _Files:
         self._next = 0
 
     def written(self, batch: pa.RecordBatch) -> tuple[int, int, int]:
-        """Write a batch into a file that is free, or a new one.
+        """Write a batch into a free file, or a new one.
 
         Returns:
             Number of the file, size of the stream, and descriptor.
@@ -202,7 +202,7 @@ class _Files:
         return number, size, file
 
     def free(self, numbers: Iterable[int]) -> None:
-        """Take back files of which the reader has let go."""
+        """Take back files that the reader has released."""
         self._free += numbers
         while sum(len(self._files[each][1]) for each in self._free) > _FREE_BYTES_MAX:
             self._close(self._free.pop(0))
@@ -238,7 +238,7 @@ def _memory_file() -> int:
 
 
 def _mapped(file: int, size: int, on_free: Callable[[], None]) -> pa.RecordBatch:
-    """The batch in a file; `on_free` is called when nobody has any part of it left."""
+    """Return the batch in a file. `on_free` is called when no part of it is referenced any more."""
     try:
         data = np.frombuffer(mmap.mmap(file, size, access=mmap.ACCESS_READ), np.uint8)
     finally:

@@ -1,1 +1,2 @@
-"""Topics as Iceberg tables: each message once, whatever is killed. Guide: docs/pipeline.md."""
+"""Topics as Iceberg tables: each message exactly once, even across crashes. Guide:
+docs/pipeline.md."""

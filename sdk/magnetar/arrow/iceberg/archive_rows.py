@@ -1,12 +1,12 @@
-"""A slice of a topic as rows of an archive: of the table, and of the one of undecoded messages.
+"""A slice of a topic as archive rows: for the table, and for the table of undecoded messages.
 
-A message that cannot be decoded becomes a row with the reason and its raw bytes. The reader of
-slices does not keep these bytes: they are read a second time, from the first to the last such entry
-of a batch. Of an entry that cannot be taken apart at all, the raw bytes are the whole entry as its
-producer sent it. Of a message in chunks this is its last chunk alone.
+A message that cannot be decoded becomes a row with the reason and its raw bytes. The slice reader
+does not keep these bytes. They are read a second time, from the first to the last such entry of a
+batch. If an entry cannot be parsed at all, the raw bytes are the whole entry as its producer sent
+it. For a chunked message, that is its last chunk alone.
 
-Rows have their place in the topic: ledger, entry, index in the batch. Batches end with an entry, so
-that a batch is archived up to an entry, and the next one begins behind it.
+Each row has its position in the topic: ledger, entry, index in the batch. A batch of rows ends with
+a complete entry. It is archived up to that entry, and the next batch begins after it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 LEDGER = "__ledgerId"
 ENTRY = "__entryId"
 INDEX = "__batchIndex"
-"""Place of a message in its topic. The index is -1 if its entry is no batch."""
+"""Position of a message in its topic. The index is -1 if its entry is not a batch."""
 
 PLACE_FIELDS = (
     pa.field(LEDGER, pa.int64()),
@@ -48,19 +48,19 @@ UNDECODED_SCHEMA = pa.schema(
         *PLACE_FIELDS,
     ]
 )
-"""Columns of the table of undecoded messages. With `raw_is_entry` the raw bytes are all of an entry
-with its metadata, else the payload of the message."""
+"""Columns of the table of undecoded messages. If `raw_is_entry` is set, the raw bytes are a whole
+entry with its metadata; otherwise they are the payload of the message."""
 
 _UNDECODED_ROW_BYTES = 1_024
-"""Of a row in memory, beside its raw bytes."""
+"""Estimated size of a row in memory, in bytes, beside its raw bytes."""
 
 Place = tuple[int, int]
-"""Ledger and entry."""
+"""Ledger id and entry id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRows:
-    """Rows of one batch."""
+    """The archive rows of one batch."""
 
     rows: pa.RecordBatch
     undecoded: list[dict[str, object]]
@@ -70,14 +70,14 @@ class ArchiveRows:
 
     @property
     def size_bytes(self) -> int:
-        """What they hold in memory, about."""
+        """Approximate size of the rows in memory, in bytes."""
         raw = [value for each in self.undecoded if isinstance(value := each[RAW], bytes)]
         undecoded = sum(map(len, raw)) + len(self.undecoded) * _UNDECODED_ROW_BYTES
         return int(self.rows.nbytes) + undecoded
 
 
 def archive_fields(schema: ValueSchema) -> list[pa.Field]:
-    """The columns of the table for topics with this schema.
+    """Return the table's columns for topics with this schema.
 
     Raises:
         SchemaMismatchError: a definition that cannot be read.
@@ -95,7 +95,7 @@ def archive_fields(schema: ValueSchema) -> list[pa.Field]:
 
 
 class SliceRows:
-    """Reads slices, one after the other. For one thread; close it."""
+    """Reads slices, one after the other. For one thread; must be closed."""
 
     def __init__(self) -> None:
         self._reads = ReadsInTurn()
@@ -106,7 +106,7 @@ class SliceRows:
         self._raw_reads.close()
 
     def of(self, wanted: Slice) -> Iterator[ArchiveRows]:
-        """The rows of a slice, whose settings must have mode PERMISSIVE.
+        """Yield the rows of a slice, whose settings must have mode PERMISSIVE.
 
         Raises:
             DataLossError, SchemaMismatchError, UnreachableError, AccessDeniedError
@@ -125,7 +125,7 @@ class SliceRows:
     def _undecoded(
         self, wanted: Slice, rows: pa.RecordBatch, errors: pa.Array
     ) -> list[dict[str, object]]:
-        """Rows for the messages of a batch that have an error."""
+        """Return rows for the messages of a batch that have an error."""
         kept = [TOPIC, *(each.name for each in METADATA_FIELDS if each.name != TOPIC)]
         bad = rows.filter(pc.is_valid(errors)).select([*kept, LEDGER, ENTRY, INDEX]).to_pylist()
         reasons = [each for each in errors.to_pylist() if each is not None]
@@ -142,7 +142,7 @@ class SliceRows:
         return found
 
     def _payloads(self, wanted: Slice) -> Mapping[bytes, bytes]:
-        """Message id -> payload, of the messages of a slice that have one."""
+        """Map message id to payload, for the messages of a slice that have a payload."""
         names = (VALUE, MESSAGE_ID)
         found: dict[bytes, bytes] = {}
         for batch in batches_of(SliceJob(wanted, names), self._raw_reads):
@@ -155,7 +155,7 @@ class SliceRows:
         return found
 
     def _entry(self, wanted: Slice, ledger_id: int, entry_id: int) -> bytes:
-        """All of an entry."""
+        """Return the bytes of a whole entry."""
         alone = clipped(wanted, (ledger_id, entry_id), (ledger_id, entry_id))
         for _, payloads in self._raw_reads.of(alone).entries(alone.parts[0]):
             return bytes(payloads[0])
@@ -163,8 +163,11 @@ class SliceRows:
 
 
 def clipped(wanted: Slice, first: Place, last: Place) -> Slice:
-    """The part of a slice from one entry to another, both included, that gives payloads as they
-    are. What lies before is where chunks may have begun."""
+    """Return the part of a slice from one entry to another, both included, that gives undecoded
+    payloads.
+
+    Chunks may have begun in the parts before it, so these become its `before`.
+    """
     parts = []
     earlier = list(wanted.before)
     for part in wanted.parts:
@@ -204,5 +207,5 @@ def _with_places(batch: pa.RecordBatch, ids: list[MessageIdData]) -> pa.RecordBa
 
 
 def undecoded_table(rows: list[dict[str, object]]) -> pa.Table:
-    """Rows as the table of undecoded messages has them."""
+    """Return rows as a table of undecoded messages."""
     return pa.Table.from_pylist(rows, UNDECODED_SCHEMA)

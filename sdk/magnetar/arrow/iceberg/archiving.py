@@ -1,13 +1,13 @@
-"""The archiver: topics to an Iceberg table, each message once, whatever is killed.
+"""The archiver: copies topics to an Iceberg table, each message exactly once, even across crashes.
 
-A round looks at the topics once, and reads all that is confirmed then and behind the table's
-watermark. Rows are collected up to a limit of bytes, then two commits follow: messages that cannot
-be decoded go to their own table, then rows go to the table, with the watermark. A job that is
-killed begins behind the table's watermark; what the second table has already is left out by that
-table's own. So nothing is lost and nothing is there twice, in either.
+A round looks at the topics once, and reads everything confirmed then and after the table's
+watermark. Rows are collected up to a limit of bytes; then two commits follow. First, undecodable
+messages go to their own table. Then the rows go to the table, with the watermark. A job that was
+killed begins after the table's watermark, and leaves out what the second table already has by that
+table's own watermark. So nothing is lost and nothing is duplicated, in either table.
 
-A subscription on each topic keeps messages from being deleted that are not archived yet. It is
-named after the table, and moves after each commit.
+A subscription on each topic retains the messages that are not archived yet. It is named after the
+table, and moves after each commit.
 """
 
 import logging
@@ -75,51 +75,53 @@ _EXPIRED_AT_ONCE_MAX = 200
 _MERGES_AT_ONCE_MAX = 4
 _COMMITS_PER_UPKEEP = 16
 _OVERTAKEN_MAX = 100
-"""Rounds in a row that another archiver was faster in."""
+"""Most rounds in a row in which another archiver committed first."""
 _FAILURES_MAX = 20
-"""Rounds in a row that a server did not answer in, of a continuous job."""
+"""Most rounds in a row that fail with a retryable error, in a continuous job."""
 _IDLE_RELEASE_S = 60.0
-"""A topic without anything new for so long is not held any more: a message in chunks may have begun
-before, and consumers wait as long for its end by default."""
+"""Idle time, in seconds, after which a topic without new messages is not retained any more. A
+chunked message may have begun before; consumers wait that long for its end by default."""
 _SLICE_BYTES = 8 << 20
 _BASE_COLUMNS = pa.schema([*METADATA_FIELDS, *PLACE_FIELDS])
-"""Of every table, whatever the topic's schema is."""
+"""Columns of every table, whatever the topic's schema is."""
 _MESSAGE_BYTES_MIN = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """One job."""
+    """Settings of one archive job."""
 
     source: Mapping[str, str]
     """Options of the Spark source: servers and topics."""
     table: str
     """`namespace.table`."""
     once: bool = True
-    """End when everything is archived that was there at the start; False: go on."""
+    """Whether to end when everything is archived that existed at the start."""
     interval_s: float = 60.0
-    """Between two rounds, if it goes on."""
+    """Seconds between two rounds of a continuous job."""
     batch_bytes: int = BATCH_BYTES
-    """Of rows in memory; then a commit follows."""
+    """Size of the rows in memory that triggers a commit, in bytes."""
     decodes: bool = True
-    """False: a column `value` with the bytes, whatever the schema is."""
+    """Whether to decode the values. False gives a column `value` with the bytes, whatever the
+    schema is."""
     allows_loss: bool = False
-    """Go on where messages were deleted before they were archived."""
+    """Whether to continue when messages were deleted before they were archived."""
     file_bytes: int = FILE_BYTES
-    """Of merged files."""
+    """Target size of merged files, in bytes."""
     files_min: int = FILES_MIN
-    """So many small files are merged; at the end of the job, two."""
+    """Number of small files that triggers a merge; at the end of a job, two are enough."""
     snapshot_age_s: float = SNAPSHOT_AGE_S
-    """Younger snapshots are kept."""
+    """Snapshots younger than this, in seconds, are kept."""
 
     def __post_init__(self) -> None:
         if self.batch_bytes < BATCH_BYTES_MIN:
             raise OptionError("batch-bytes", f"{self.batch_bytes} is less than {BATCH_BYTES_MIN}")
 
     def source_options(self) -> SourceOptions:
-        """
+        """Check the options, and return those of the source.
+
         Raises:
-            OptionError: the topics or servers are not given as they should be.
+            OptionError: an option for topics or servers is not valid.
         """
         message_bytes = max(_MESSAGE_BYTES_MIN, self.batch_bytes)
         checked = SourceOptions.read(
@@ -145,19 +147,19 @@ class ArchiveSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one job has done, after a commit."""
+    """Progress of one job, after a commit."""
 
     rows: int = 0
     undecoded_rows: int = 0
     commits: int = 0
     entries_left: int = 0
-    """Confirmed and not archived, by the last look at the topics."""
+    """Confirmed entries that are not archived, at the last look at the topics."""
     bytes_left: int = 0
     marks: Mapping[str, Mark] = field(default_factory=dict)
 
 
 class World(Surroundings, Protocol):
-    """Time, chance and the wish to end; for tests."""
+    """Clock, randomness and the stop signal; replaceable in tests."""
 
     def wall_ms(self) -> int: ...
     def monotonic_s(self) -> float: ...
@@ -189,7 +191,7 @@ class _Plan:
 
 
 class Archiver:
-    """One job. For one thread.
+    """One archive job. For one thread.
 
     Methods raise, beside what is named:
         UnreachableError, AccessDeniedError: a broker refuses, or does not answer.
@@ -212,18 +214,18 @@ class Archiver:
         self._hold: Hold | None = None
         self._head, self._undecoded_head = Head(), Head()
         self._row_bytes: dict[str, float] = {}
-        """Of a row in memory, as measured last, by table."""
+        """Size of a row in memory, in bytes, as last measured, by table."""
         self._upkeep_at = _COMMITS_PER_UPKEEP
         self._new_at_s = world.monotonic_s()
         self._missing: set[str] = set()
-        """Topics that were told of as deleted."""
+        """Topics whose loss was already logged."""
         self.progress = Progress()
 
     def close(self) -> None:
         self._driver.close()
 
     def run(self) -> Progress:
-        """Archive, until all is there or the job is to end.
+        """Archive until everything is archived or the job is to end.
 
         Raises:
             EvolutionError, SchemaMismatchError: the topics' schema does not fit the table.
@@ -247,11 +249,11 @@ class Archiver:
             try:
                 self._keep_up(files_min=2)
             except TableBusyError as error:
-                _log.warning("%s", error)  # all that this job was to archive is there
+                _log.warning("%s", error)  # everything that this job had to archive is archived
         return self.progress
 
     def _round(self) -> None:
-        """Archive what is confirmed now."""
+        """Archive everything that is confirmed now."""
         for _ in range(_OVERTAKEN_MAX):
             try:
                 with refusals_typed():
@@ -269,7 +271,7 @@ class Archiver:
     # Planning
 
     def _plan(self) -> _Plan:
-        """Look at the table and at the topics; prepare the table for what there is to read."""
+        """Look at the table and the topics, and prepare the table for the rows to read."""
         self._head = self._table.load()
         self._undecoded_head = self._undecoded.load()
         driver = self._driver
@@ -295,7 +297,7 @@ class Archiver:
         return _Plan(states, slices)
 
     def _value_schema(self, states: Mapping[str, TopicState]) -> ValueSchema:
-        """The newest schema of the topics, with what it has dropped."""
+        """Return the newest schema of the topics, plus the fields that it has dropped."""
         if not self._settings.decodes:
             return ValueSchema()
         newest = value_schema_of(self._driver.schemas, states)
@@ -313,18 +315,19 @@ class Archiver:
     def _check_kept(
         self, states: Mapping[str, TopicState], stand: Mapping[str, MessageId | None]
     ) -> None:
-        """
+        """Check that all messages after the watermark still exist.
+
         Raises:
-            DataLossError: messages are gone that were not archived, and that is not allowed.
-            TableBusyError: another archiver has moved a mark since the look at the table.
+            DataLossError: messages are gone that were not archived, and `allows_loss` is not set.
+            TableBusyError: another archiver has moved a mark since the table was loaded.
         """
         for topic, mark in self._head.watermark.items():
             state = states.get(topic)
             try:
                 check_kept(topic, state, mark, stand.get(topic))
             except DataLossError as error:
-                # An archiver commits first, and then has its subscription moved: what looks like a
-                # loss behind an older mark may be archived.
+                # An archiver commits first, and moves its subscription afterwards. What looks like
+                # a loss after an older mark may already be archived.
                 if self._table.load().watermark.get(topic) != mark:
                     raise TableBusyError(
                         f"table {self._table.name}: another archiver wrote to it while its topics "
@@ -339,7 +342,7 @@ class Archiver:
     # Archiving
 
     def _archive(self, plan: _Plan) -> None:
-        """Read the slices, and commit what they have."""
+        """Read the slices, and commit their rows."""
         batch = _Batch()
         reader = SliceRows()
         if plan.slices:
@@ -357,7 +360,7 @@ class Archiver:
                         break
                 if self._world.is_ending():
                     break
-                # Behind the last row there may be what is no message.
+                # After the last row there may be entries that are not messages.
                 last = wanted.parts[-1]
                 batch.marks[wanted.topic] = mark_at(state, (last.ledger_id, last.last))
         finally:
@@ -367,11 +370,12 @@ class Archiver:
             self._release_idle(plan)
 
     def _commit(self, batch: _Batch, plan: _Plan) -> None:
-        """Messages that cannot be decoded first: once the table's watermark covers them, nobody
-        reads them again.
+        """Commit a batch: first the undecodable messages, then the rows.
+
+        Once the table's watermark covers the undecodable messages, they are never read again.
 
         Raises:
-            TableBusyError: another archiver was faster.
+            TableBusyError: another archiver committed first.
         """
         marks = merged(self._head.watermark, batch.marks)
         if marks == self._head.watermark:
@@ -397,7 +401,7 @@ class Archiver:
             self._keep_up(files_min=self._settings.files_min)
 
     def _add_undecoded(self, batch: _Batch, marks: Mapping[str, Mark]) -> int:
-        """Add what the second table lacks; returns how many rows."""
+        """Add the undecoded rows that the second table lacks; return their number."""
         known = self._undecoded_head.watermark
         rows = _not_archived(batch.undecoded, known)
         if not rows:
@@ -419,7 +423,7 @@ class Archiver:
         return table.append(rows, marks, planned)
 
     def _release(self, marks: Mapping[str, Mark], states: Mapping[str, TopicState]) -> None:
-        """Let go of what was archived."""
+        """Move the subscriptions over the archived entries."""
         assert self._hold is not None
         hold = self._hold
         hold.release(
@@ -430,7 +434,7 @@ class Archiver:
         )
 
     def _release_idle(self, plan: _Plan) -> None:
-        """Hold nothing of topics that are archived up to their end and stay so."""
+        """Release topics that are archived up to their end and have been idle since."""
         idle_s = self._world.monotonic_s() - self._new_at_s
         if self._hold is None or (not self._settings.once and idle_s < _IDLE_RELEASE_S):
             return
@@ -443,7 +447,8 @@ class Archiver:
         self._hold.release(read, is_idle=True)
 
     def _keep_up(self, *, files_min: int) -> None:
-        """Merge small files and expire snapshots. What fails is tried again another time.
+        """Merge small files and expire snapshots. Failures are logged, and retried at the next
+        upkeep.
 
         Raises:
             TableBusyError: another archiver has moved the watermark.
@@ -457,7 +462,7 @@ class Archiver:
                 _log.warning("%s; it is tried again later", error)
         found = self._table.load()
         if found.watermark != self._head.watermark:
-            # What this round still reads may be there already.
+            # The other archiver may have added what this round still reads.
             raise TableBusyError(f"table {self._table.name}: another archiver wrote to it")
         self._head = found
         self._undecoded_head = self._undecoded.load()
@@ -486,7 +491,7 @@ class Archiver:
 def _not_archived(
     rows: Iterable[dict[str, object]], marks: Mapping[str, Mark]
 ) -> list[dict[str, object]]:
-    """The rows that a table with this watermark lacks."""
+    """Return the rows that a table with this watermark lacks."""
     found = []
     for each in rows:
         ledger_id, entry_id = each[LEDGER], each[ENTRY]
@@ -498,5 +503,5 @@ def _not_archived(
 
 
 def undecoded_name(table: str) -> str:
-    """The table of messages that cannot be decoded."""
+    """Return the name of the table of undecodable messages."""
     return f"{table}{UNDECODED_SUFFIX}"

@@ -1,9 +1,9 @@
 """Decisions about commits, compaction and expiry of a table. Pure.
 
 A commit is conditional: the catalog applies it only if the table's newest snapshot is still the one
-that it was made on. So of two writers with the same rows one is refused, and a commit whose answer
-was lost cannot be applied a second time. What happened to a commit without a good answer is read
-from the table (`outcome_of`).
+that the commit was built on. So if two writers have the same rows, one is refused, and a commit
+whose answer was lost cannot be applied a second time. If a commit gets no clear answer, its outcome
+is read from the table (`outcome_of`).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -15,28 +15,29 @@ from magnetar.arrow.iceberg.watermark import Watermark
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A table at one moment, as far as commits care."""
+    """The state of a table at one moment, as far as commits need it."""
 
     snapshot_id: int | None = None
-    """None: the table has no snapshot yet."""
+    """None if the table has no snapshot yet."""
     watermark: Watermark = field(default_factory=dict)
     tokens: frozenset[str] = frozenset()
-    """Of the commits that made the snapshots which the table still knows."""
+    """Tokens of the commits that made the snapshots which the table still has."""
 
 
 class Outcome(Enum):
-    """What became of a commit."""
+    """The outcome of a commit."""
 
     DONE = "done"
-    """The commit was applied: only its answer was lost."""
+    """The commit was applied; only its answer was lost."""
     OVERTAKEN = "overtaken"
-    """Another archiver moved the watermark: the rows of this one are read again, or are there."""
+    """Another archiver moved the watermark: the rows of this commit are in the table, or are read
+    again."""
     OPEN = "open"
-    """The commit was not applied, and its rows are still right: make it again."""
+    """The commit was not applied, and its rows are still right: retry it."""
 
 
 def outcome_of(token: str, planned: Head, found: Head) -> Outcome:
-    """What became of the commit with this token, by the table before and after."""
+    """Return the outcome of the commit with this token, from the table before and after."""
     if token in found.tokens:
         return Outcome.DONE
     return Outcome.OPEN if found.watermark == planned.watermark else Outcome.OVERTAKEN
@@ -55,19 +56,22 @@ class FileSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
-    """How large merged files get."""
+    """Limits of merged files."""
 
     rows_max: int
-    """Of a merged file, so that its rows fit into memory."""
+    """Most rows of a merged file, so that its rows fit into memory."""
     file_bytes: int
-    """Of a merged file."""
+    """Most bytes of a merged file."""
     files_min: int
-    """So many small files of a partition are worth a merge."""
+    """Number of small files in a partition that triggers a merge."""
 
 
 def file_groups(files: Iterable[FileSize], limits: CompactionLimits) -> list[list[str]]:
-    """Paths of small files that become one file each. A file is small if it has at most half of
-    what a merged one may have: it is written anew a few times, and not with every merge."""
+    """Return groups of paths of small files; each group becomes one file.
+
+    A file is small if it has at most half of a merged file's limits. A row is thus rewritten a few
+    times, and not with every merge.
+    """
     by_partition: dict[str, list[FileSize]] = {}
     for each in files:
         if each.rows * 2 <= limits.rows_max and each.size_bytes * 2 <= limits.file_bytes:
@@ -102,23 +106,26 @@ class SnapshotAge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryLimits:
-    """Ages and numbers of the snapshots that a table keeps."""
+    """Limits of the snapshots that a table keeps."""
 
     age_ms: int
-    """Younger ones are kept, for queries that read them."""
+    """Snapshots younger than this, in milliseconds, are kept for queries that read them."""
     count_min: int
-    """So many are kept, however old they are."""
+    """Number of snapshots that are kept, however old they are."""
     count_max: int
-    """No more than so many are kept, however young they are."""
+    """Most snapshots that are kept, however young they are."""
     at_once_max: int
-    """Of one expiry."""
+    """Most snapshots that one expiry removes."""
 
 
 def expired_snapshots(
     snapshots: Iterable[SnapshotAge], kept: Collection[int], limits: ExpiryLimits, *, now_ms: int
 ) -> list[int]:
-    """Ids of snapshots that may go, oldest first. `kept` never go: the newest one, the one that has
-    the watermark, and those that branches and tags name."""
+    """Return ids of the snapshots to expire, oldest first.
+
+    Those in `kept` never expire: the newest one, the one that has the watermark, and those that
+    branches and tags name.
+    """
     newest_first = sorted(snapshots, key=lambda each: each.time_ms, reverse=True)
     found = [
         each.snapshot_id

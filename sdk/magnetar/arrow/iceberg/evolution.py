@@ -1,11 +1,11 @@
 """Schema versions of a topic as columns of a table: which columns are added and which widen. Pure.
 
-A table's columns only become more or wider, as Iceberg allows: a new column is null in older rows,
+A table only gets more columns or wider ones, as Iceberg allows: a new column is null in older rows,
 int becomes long, float becomes double, a decimal gets more digits. A field that the topic's schema
-has dropped stays a column. A change that cannot be expressed so, as text that becomes a number, is
-refused: the job ends with one line, and no row is written.
+has dropped stays a column. Any other change, such as text that becomes a number, is refused: the
+job ends with one line, and no row is written.
 
-Types are Arrow's. `stored_schema` says how a table stores them: Iceberg has no 8 and 16 bit
+Types are Arrow's. `stored_schema` maps them to those of a table: Iceberg has no 8-bit and 16-bit
 integers.
 """
 
@@ -24,10 +24,10 @@ _DEPTH_MAX = 64
 
 
 def stored_schema(fields: Sequence[pa.Field]) -> pa.Schema:
-    """The columns of a topic as a table stores them; all of them may be null.
+    """Return the columns of a topic as a table stores them; all of them may be null.
 
     Raises:
-        EvolutionError: two columns differ in case only, which most engines take for one.
+        EvolutionError: two columns differ in case only; most engines treat them as one.
     """
     seen: dict[str, str] = {}
     for each in fields:
@@ -41,7 +41,7 @@ def stored_schema(fields: Sequence[pa.Field]) -> pa.Schema:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """The type that a table has for an Arrow type."""
+    """Return the type that a table uses for an Arrow type."""
     if kinds.is_int8(kind) or kinds.is_int16(kind):
         return pa.int32()
     if kinds.is_large_string(kind) or kinds.is_string_view(kind):
@@ -60,11 +60,12 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
 
 
 def evolved(table: pa.Schema, topic: pa.Schema) -> pa.Schema:
-    """The columns that hold the rows of both: those of the table, widened where the topic's values
-    need it, then new ones. Both schemas are as `stored_schema` gives them.
+    """Return the columns that hold the rows of both: the table's, widened as needed, then new ones.
+
+    Both schemas are as `stored_schema` returns them.
 
     Raises:
-        EvolutionError: a column would have to change in a way that Iceberg does not have.
+        EvolutionError: a column would have to change in a way that Iceberg does not support.
     """
     return pa.schema(_fields(list(table), list(topic), "", 0))
 
@@ -82,7 +83,7 @@ def _fields(old: list[pa.Field], new: list[pa.Field], path: str, depth: int) -> 
 
 
 def _wider(old: pa.DataType, new: pa.DataType, path: str, depth: int) -> pa.DataType:
-    """A type that holds the values of both."""
+    """Return a type that holds the values of both."""
     if old.equals(new):
         return old
     if depth < _DEPTH_MAX:
@@ -112,11 +113,11 @@ def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
 
 
 def with_dropped_fields(newest: ValueSchema, older: Sequence[ValueSchema]) -> ValueSchema:
-    """The newest schema, with the fields of older versions that it has dropped.
+    """Return the newest schema, plus the fields of older versions that it has dropped.
 
     Messages of an older version may still be unread, and their values belong in the table. Only
-    fields of types without a name of their own are taken over: records and enums could be defined
-    twice. Versions are given newest first.
+    fields whose types have no name of their own are added: a record or an enum could be defined
+    twice. `older` is given newest first.
     """
     if newest.kind not in ("JSON", "AVRO"):
         return newest
@@ -143,7 +144,7 @@ def _record_of(schema: ValueSchema) -> dict[str, Any] | None:
     try:
         found = json.loads(schema.definition)
     except ValueError:
-        return None  # reading it says what is wrong
+        return None  # the reader of the schema reports the error
     is_record = isinstance(found, dict) and found.get("type") == "record"
     return found if is_record and isinstance(found.get("fields"), list) else None
 
@@ -161,7 +162,7 @@ _PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes"
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether a type defines no name and refers to none."""
+    """Return whether a type defines no name and refers to none."""
     if isinstance(kind, list):
         return all(_is_plain(each) for each in kind)
     if isinstance(kind, dict):
@@ -174,6 +175,6 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _nullable(kind: Any) -> list[Any]:
-    """A union with null in front, as the default null wants it."""
+    """Return a union with null as its first member, as the default null requires."""
     members = kind if isinstance(kind, list) else [kind]
     return ["null", *(each for each in members if each != "null")]

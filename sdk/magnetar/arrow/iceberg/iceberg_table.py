@@ -1,12 +1,13 @@
-"""One Iceberg table of an archive, by pyiceberg: rows with a watermark, compaction, expiry.
+"""One Iceberg table of an archive, through pyiceberg: rows with a watermark, compaction, expiry.
 
-Commits are conditional on the newest snapshot. By itself pyiceberg makes a refused commit again on
-a newer snapshot, when the rows may be there already, and in the end deletes the files of a commit
-that it takes for refused: fatal if a proxy had sent the request twice. So commits pass that loop by
-(`_commit`): they are made once, their files stay, and `append` looks at the table and decides
+Commits are conditional on the newest snapshot. By default, pyiceberg retries a refused commit on a
+newer snapshot, when the rows may be there already. In the end it deletes the files of a commit that
+it believes refused, which is fatal if a proxy sent the request twice. Commits here bypass that loop
+(`_commit`): each is made once, its files stay, and `append` looks at the table and decides
 (`commits.py`).
 
-Exceptions of pyiceberg, SQLAlchemy and object stores have no common root. They are translated here.
+Exceptions of pyiceberg, SQLAlchemy and object stores have no common base class. They are translated
+here.
 """
 
 import logging
@@ -50,10 +51,10 @@ _log = logging.getLogger(__name__)
 
 WATERMARK = "magnetar.watermark"
 TOKEN = "magnetar.commit"
-"""Properties of snapshots: docs/formats/iceberg-archive.md. Stored, never rename."""
+"""Properties of snapshots: docs/formats/iceberg-archive.md. They are stored: never rename them."""
 
 _MAKING_TRIES = 3
-"""Of a catalog's own tables, and of a table, which two may make at a time."""
+"""Attempts to create a catalog's own tables, or a table, which two writers may create at once."""
 COMMIT_TRIES_MAX = 8
 _WAIT_FIRST_S, _WAIT_MAX_S = 0.1, 10.0
 _LINE_CHARACTERS_MAX = 300
@@ -66,26 +67,26 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
     "write.parquet.compression-codec": "zstd",
 }
-"""Of tables that the archive makes."""
+"""Properties of the tables that the archive creates."""
 
 _DEFAULT_CATALOG = "default"
 
 
 class Surroundings(Protocol):
-    """What a table needs of the world beside its catalog."""
+    """What a table needs of its environment, beside the catalog."""
 
     def token(self) -> str:
-        """A name that no other commit has."""
+        """Return a unique name for a commit."""
 
     def jitter(self) -> float:
-        """A random number from 0.5 to 1.5."""
+        """Return a random number from 0.5 to 1.5."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait; True: the job is to end."""
+        """Wait. Return True if the job is to end."""
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """The catalog of this name in pyiceberg's configuration, or the one at a URI.
+    """Open the catalog with this name in pyiceberg's configuration, or the one at a URI.
 
     Args:
         name: `sqlite:///path`, `postgresql…`: SQL; `http(s)://…`: REST; else a name.
@@ -113,10 +114,10 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 class IcebergTable:
-    """A table as an archive has it. For one thread.
+    """A table of an archive. For one thread.
 
     Methods raise, beside what is named:
-        CatalogError: the catalog or the storage does not do what it should.
+        CatalogError: an operation of the catalog or the storage fails.
     """
 
     def __init__(self, catalog: Catalog, name: str, surroundings: Surroundings) -> None:
@@ -133,11 +134,11 @@ class IcebergTable:
             raise OptionError("table", f"{name!r} is not of the form namespace.table")
         self._table: Table | None = None
         self._failure: Exception | None = None
-        """What the last try ended with."""
+        """Error of the last attempt."""
 
     @property
     def is_there(self) -> bool:
-        """Whether it was found, or made."""
+        """Whether the table was found, or created."""
         return self._table is not None
 
     @property
@@ -145,10 +146,10 @@ class IcebergTable:
         return str(self._loaded.metadata.table_uuid)
 
     def load(self) -> Head:
-        """Look at the table as it is now; an empty head if it is not there.
+        """Load the current state of the table; an empty head if the table does not exist.
 
         Raises:
-            TableError: it holds rows that no archive has written.
+            TableError: the table has snapshots that no archive has written.
         """
         with _translated(f"table {self.name}"):
             try:
@@ -159,8 +160,11 @@ class IcebergTable:
         return self._head()
 
     def create(self, schema: pa.Schema) -> Head:
-        """Make the table if it is not there. Somebody else may make it, and its namespace, at the
-        same time: a catalog may refuse the second of them instead of finding what is there."""
+        """Create the table if it does not exist.
+
+        Another writer may create it, and its namespace, at the same time: a catalog may then refuse
+        the second writer instead of finding the table.
+        """
         for number in self._tries("creating it"):
             try:
                 with _translated(f"table {self.name}"):
@@ -180,7 +184,7 @@ class IcebergTable:
         """Add and widen columns, so that rows with these columns fit.
 
         Raises:
-            EvolutionError: that cannot be expressed.
+            EvolutionError: the change cannot be expressed.
         """
         for _ in self._tries("changing its columns"):
             old = self._columns()
@@ -195,8 +199,9 @@ class IcebergTable:
             self._look_again()
 
     def append(self, rows: pa.Table, watermark: Watermark, planned: Head) -> Head:
-        """Add rows and move the watermark, in one commit. `planned`: the table when it was decided
-        which rows are missing.
+        """Add rows and move the watermark, in one commit.
+
+        `planned` is the table's head from when the missing rows were determined.
 
         Raises:
             TableBusyError: another archiver has moved the watermark since.
@@ -226,7 +231,7 @@ class IcebergTable:
         raise AssertionError("the tries end with an error")
 
     def compact(self, limits: CompactionLimits, *, groups_max: int) -> int:
-        """Merge small files; returns how many were. Gives up if others change the table."""
+        """Merge small files; return how many were merged. Give up if others change the table."""
         with _translated(f"table {self.name}: merging small files"):
             return self._compacted(limits, groups_max)
 
@@ -254,7 +259,7 @@ class IcebergTable:
         return merged
 
     def expire(self, limits: ExpiryLimits, *, now_ms: int) -> int:
-        """Forget old snapshots and delete the files that only they needed; returns how many."""
+        """Expire old snapshots, and delete the files that only they needed; return their number."""
         with _translated(f"table {self.name}: expiring snapshots"):
             return self._expired(limits, now_ms)
 
@@ -286,10 +291,10 @@ class IcebergTable:
         return self._table
 
     def _tries(self, what: str) -> Iterator[int]:
-        """Numbers of tries, with waits between.
+        """Yield attempt numbers, with waits in between.
 
         Raises:
-            CatalogError: there were too many.
+            CatalogError: all attempts are used up.
         """
         self._failure = None
         for number in range(COMMIT_TRIES_MAX):
@@ -303,15 +308,18 @@ class IcebergTable:
         ) from self._failure
 
     def _look_again(self) -> None:
-        """Load the table, if the catalog answers. If not, the next try is made on what is known,
-        and is refused if the last one was applied after all."""
+        """Reload the table, if the catalog answers.
+
+        If it does not, the next attempt uses the known state, and is refused if the last one was
+        applied after all.
+        """
         try:
             self.load()
         except CatalogError as error:
             self._failure = error
 
     def _commit(self, change: Callable[[Transaction], None]) -> None:
-        """Make changes in one commit, once, on the newest snapshot that is known."""
+        """Apply changes in one commit, once, on the newest known snapshot."""
         table = self._loaded
         transaction = table.transaction()
         change(transaction)
@@ -340,7 +348,7 @@ class IcebergTable:
         )
 
     def _ancestors(self) -> Iterator[Snapshot]:
-        """The newest snapshot, and those before it that the table still knows."""
+        """Yield the newest snapshot, and its ancestors that the table still has."""
         metadata = self._loaded.metadata
         snapshot = metadata.current_snapshot()
         while snapshot is not None:
@@ -349,17 +357,17 @@ class IcebergTable:
             snapshot = None if parent is None else metadata.snapshot_by_id(parent)
 
     def _marked(self) -> Snapshot | None:
-        """The newest snapshot that carries a watermark."""
+        """Return the newest snapshot that carries a watermark."""
         return next((each for each in self._ancestors() if _property(each, WATERMARK)), None)
 
     def _columns(self) -> pa.Schema:
-        """The table's columns, as the pure parts name types."""
+        """Return the table's columns with the types of `evolution`."""
         found = schema_to_pyarrow(self._loaded.schema(), include_field_ids=False)
         return pa.schema([pa.field(each.name, stored_type(each.type)) for each in found])
 
     def _fitting(self, rows: pa.Table) -> pa.Table:
-        """The rows with the types that the table has for their columns. Columns that they lack are
-        null in the table."""
+        """Cast rows to the types of the table's columns. Columns that the rows lack are null in the
+        table."""
         wanted = stored_schema(list(rows.schema))
         known = self._columns()
         fields = []
@@ -369,7 +377,7 @@ class IcebergTable:
         return rows.cast(pa.schema(fields))
 
     def _merge(self, tasks: Sequence[FileScanTask], head: Head) -> Head:
-        """Write the rows of some files as one, and replace them in one commit."""
+        """Write the rows of some files as one file, and replace them in one commit."""
         table = self._loaded
         scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
         rows = scan.to_table(tasks)
@@ -380,14 +388,14 @@ class IcebergTable:
         return self.load()
 
     def _first_place(self, item: tuple[str, FileScanTask]) -> tuple[int, ...]:
-        """Ledger and entry that the rows of a file begin with, by the bounds that it has."""
+        """Return the first ledger and entry of a file's rows, from the file's lower bounds."""
         bounds = item[1].file.lower_bounds or {}
         schema = self._loaded.schema()
         found = (bounds.get(schema.find_field(name).field_id, b"") for name in (LEDGER, ENTRY))
         return tuple(int.from_bytes(each, "little", signed=True) for each in found)
 
     def _only_in(self, gone: Sequence[Snapshot], left: Sequence[Snapshot]) -> set[str]:
-        """Paths of files that no snapshot needs any more."""
+        """Return paths of files that no remaining snapshot needs."""
         io = self._loaded.io
         needed = {each.manifest_path: each for snapshot in left for each in snapshot.manifests(io)}
         unneeded = {
@@ -408,7 +416,7 @@ class IcebergTable:
         return data | set(unneeded) | {each.manifest_list for each in gone}
 
     def _delete(self, path: str) -> None:
-        """Delete a file that nothing needs. One that stays costs space, and nothing else."""
+        """Delete an unneeded file. A file that stays costs space, and nothing else."""
         try:
             self._loaded.io.delete(path)
         except Exception as error:  # noqa: BLE001 - of any object store
@@ -441,7 +449,7 @@ def _replace(
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Raise CatalogError for whatever another library raises."""
+    """Translate errors of other libraries to CatalogError."""
     try:
         yield
     except MagnetarArrowError:
@@ -456,6 +464,6 @@ def _property(snapshot: Snapshot, name: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    """What another library says, in one line."""
+    """Return another library's error text, in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LINE_CHARACTERS_MAX else f"{text[:_LINE_CHARACTERS_MAX]}…"

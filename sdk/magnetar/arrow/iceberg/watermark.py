@@ -1,11 +1,12 @@
-"""How far each topic is in a table: the watermark, which every snapshot of it carries. Pure.
+"""How far each topic is archived in a table: the watermark, which every snapshot carries. Pure.
 
-A `Mark` names the last entry of a topic, or of a partition of one, that is archived. All entries
-before it are archived, and none behind it. The watermark of a table is the marks of all its topics.
-It is stored in the summary of the snapshot that adds the rows, so both change in one commit or not
-at all (docs/formats/iceberg-archive.md).
+A `Mark` names the last archived entry of a topic or partition. All entries before it are archived,
+and none after it. The watermark of a table is the marks of all its topics. It is stored in the
+summary of the snapshot that adds the rows, so both change in one commit or not at all
+(docs/formats/iceberg-archive.md).
 
-Nothing here decides what to read; `check_kept` says whether what is still to be read is there.
+This module does not decide what to read. `check_kept` checks that the entries still to be read
+exist.
 """
 
 import json
@@ -19,7 +20,8 @@ from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
 
 WATERMARK_TOPICS_MAX = 10_000
-"""Topics and partitions of one table. Each snapshot repeats them all, some 60 bytes a topic."""
+"""Most topics and partitions of one table. Each snapshot repeats them all, some 60 bytes a
+topic."""
 
 _HINT = "start the job with --allow-loss to go on with what is left"
 
@@ -31,8 +33,8 @@ class Mark:
     ledger_id: int
     entry_id: int
     entries_left: int = 0
-    """Entries behind it in its ledger when the mark was made. If the ledger is deleted, nothing
-    else tells of them."""
+    """Entries after it in its ledger when the mark was made. If the ledger is deleted, this is the
+    only record of them."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -47,11 +49,11 @@ class Mark:
 
 
 Watermark = Mapping[str, Mark]
-"""Topic, or partition of one -> its mark."""
+"""Topic or partition -> its mark."""
 
 
 def encode_watermark(marks: Watermark) -> str:
-    """The watermark as JSON: `{topic: "ledger:entry"}`, or `"ledger:entry+left"`.
+    """Encode the watermark as JSON: `{topic: "ledger:entry"}`, or `"ledger:entry+left"`.
 
     Raises:
         TableError: more than WATERMARK_TOPICS_MAX topics.
@@ -71,10 +73,10 @@ def encode_watermark(marks: Watermark) -> str:
 
 
 def parse_watermark(text: str) -> dict[str, Mark]:
-    """Read what `encode_watermark` wrote.
+    """Decode a watermark that `encode_watermark` wrote.
 
     Raises:
-        TableError: it is something else.
+        TableError: the text is not such a watermark.
     """
     try:
         found = json.loads(text)
@@ -93,7 +95,7 @@ def _parse_mark(text: object) -> Mark:
 
 
 def merged(one: Watermark, other: Watermark) -> dict[str, Mark]:
-    """The farther mark of each topic. Marks only move forward."""
+    """Return the farther mark of each topic. Marks only move forward."""
     result = dict(one)
     for topic, mark in other.items():
         if topic not in result or result[topic].place < mark.place:
@@ -102,25 +104,25 @@ def merged(one: Watermark, other: Watermark) -> dict[str, Mark]:
 
 
 def is_archived(marks: Watermark, topic: str, *, ledger_id: int, entry_id: int) -> bool:
-    """Whether a watermark covers an entry."""
+    """Return whether a watermark covers an entry."""
     mark = marks.get(topic)
     return mark is not None and (ledger_id, entry_id) <= mark.place
 
 
 def start_of(marks: Watermark, topic: str) -> MessageId:
-    """The last entry that is *not* read any more, as an offset of the source."""
+    """Return the last entry that is *not* read any more, as an offset of the source."""
     mark = marks.get(topic)
     return BEFORE_FIRST if mark is None else mark.offset
 
 
 def mark_at(state: TopicState, place: tuple[int, int]) -> Mark:
-    """The mark of an entry (ledger, entry), with what is left behind it as the topic is now."""
+    """Return the mark of an entry (ledger, entry), with the entries that remain after it now."""
     ledger_id, entry_id = place
     return Mark(ledger_id, entry_id, entries_left(state, MessageId(ledger_id, entry_id)))
 
 
 def lag_of(states: Mapping[str, TopicState], marks: Watermark) -> tuple[int, int]:
-    """Entries behind the watermark, and about how many bytes they have."""
+    """Return the number of entries after the watermark, and approximately their bytes."""
     entries = size_bytes = 0
     for topic, state in states.items():
         count, size = entries_between(state, start_of(marks, topic), state.end)
@@ -131,14 +133,14 @@ def lag_of(states: Mapping[str, TopicState], marks: Watermark) -> tuple[int, int
 def check_kept(
     topic: str, state: TopicState | None, mark: Mark, stands_at: MessageId | None
 ) -> None:
-    """Check that nothing behind the mark is gone.
+    """Check that no entry after the mark is gone.
 
-    The topic was looked at later than the table. Another archiver may have gone on in between: then
-    what looks like a loss is behind a mark that the table does not have any more.
+    The topic was looked at later than the table. Another archiver may have continued in between:
+    then an apparent loss is after a mark that the table does not have any more.
 
     Args:
-        state: None: the topic is not there any more.
-        stands_at: where the archive's subscription is; None: it is gone.
+        state: None if the topic no longer exists.
+        stands_at: position of the archive's subscription; None if the subscription is gone.
 
     Raises:
         DataLossError: messages were deleted before they were archived, or may have been.

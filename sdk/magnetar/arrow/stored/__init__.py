@@ -1,5 +1,5 @@
-"""Topics as they are stored, and how they are read: what reading by Arrow and by Spark share.
+"""Topics as they are stored, and how to read them: the common part of the Arrow and Spark readers.
 
-It plans slices, reads entries from bookies, object stores and brokers, and makes Arrow rows of
-their messages. It knows neither Spark nor the rest of `magnetar.arrow`: decision 38.
+This package plans slices, reads entries from bookies, object stores and brokers, and makes Arrow
+rows of their messages. It knows neither Spark nor the rest of `magnetar.arrow`: decision 38.
 """

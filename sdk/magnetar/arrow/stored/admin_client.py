@@ -1,9 +1,9 @@
-"""The administration interface of brokers, as far as the driver asks it. Blocking.
+"""A client of the brokers' administration interface, for the driver. Blocking.
 
-A broker that does not serve the topic in question redirects; when one does
-not answer, the next one of the list is asked. If none does, or it says that it cannot now, a query
-that was answered before waits a while: brokers are restarted, topics move. One that begins does
-not: somebody may have written a wrong URL.
+A broker that does not serve the topic redirects the request. If a broker does not answer, the
+client tries the next one of the list. If none answers, or the broker replies 503, a query that was
+answered before waits and retries: brokers restart, topics move. A new query does not wait: its URL
+may be wrong.
 """
 
 import json
@@ -34,17 +34,17 @@ _REDIRECTS_MAX = 5
 _TIMEOUT_S = 30.0
 _ERROR_CHARACTERS_MAX = 300
 _TOPICS_PER_REQUEST = 100
-"""Few enough that no broker is held up by one of them."""
+"""Few enough that one request does not hold up a broker."""
 
 _OWNERS_MAX = 100_000
 ANSWER_BYTES_MAX = 128 << 20
-"""Of one answer. The names of a million topics take less."""
+"""Size limit of one answer, in bytes. The names of a million topics take less."""
 
 Json = Any
 
 
 class Answers(NamedTuple):
-    """What brokers say of many topics, by their names."""
+    """Answers of the brokers for many topics, by topic name."""
 
     found: dict[str, Json]
     refused: dict[str, RefusedError]
@@ -55,8 +55,8 @@ class AdminClient:
 
     Every method raises:
         UnreachableError: no broker of the list answers.
-        RefusedError: it says no.
-        OptionError: something else answers.
+        RefusedError: a broker refuses the request.
+        OptionError: the answer is not from a broker's HTTP interface.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AdminClient:
         self._clock = clock or SystemClock()
         self._pause = pause
         self._owners: dict[str, str] = {}
-        """Topic -> the broker that had it when it was asked for last; topics move."""
+        """Topic -> its last known broker; topics move."""
         self._was_answered = False
 
     def close(self) -> None:
@@ -102,13 +102,13 @@ class AdminClient:
         values: Mapping[str, Json] | None = None,
         **body: Json,
     ) -> "Answers":
-        """Ask for the same of many topics, `what` as the broker's routes for that are called.
+        """Send one request for many topics to the route named `what`.
 
-        `topics`: full names. `values`: one for each of them, where the route takes any. What is
-        refused for good, of some of the topics, is part of the answer.
+        `topics` are full names. `values` has one value for each topic, if the route takes any.
+        Final refusals of single topics are part of the answer.
 
         Raises:
-            RefusedError: a topic that nobody could serve for `PATIENCE_S`.
+            RefusedError: no broker could serve a topic for `PATIENCE_S`.
         """
         waiting = list(dict.fromkeys(topics))
         path = f"/magnetar/v1/topics/{what}"
@@ -154,8 +154,11 @@ class AdminClient:
         targets: dict[str, str],
         answers: "Answers",
     ) -> list[str]:
-        """One round: each broker for the topics that are, as far as is known, its own. Gives those
-        that have to be asked for again; `targets`: where, with a query, as brokers have said."""
+        """Run one round: ask each broker for the topics that it is believed to own.
+
+        Returns the topics to ask for again. `targets` holds the redirects of the brokers, with
+        their query.
+        """
         again: list[str] = []
         groups: dict[str, list[str]] = {}
         for topic in topics:
@@ -186,7 +189,8 @@ class AdminClient:
         return again
 
     def _ask_owner(self, target: str, path: str, body: Json) -> Json:
-        """None: the broker that was named is away, or not what it was."""
+        """Send one request to a broker. Return None if the named broker does not answer, or answers
+        503."""
         if not target:
             return self._ask("POST", path, body)
         base, _, query = target.partition("?")
@@ -201,14 +205,14 @@ class AdminClient:
             return None
 
     def _ask_all(self, method: str, path: str, body: Json) -> Json:
-        """One broker after the other, until one answers."""
+        """Try one broker after the other, until one answers."""
         problems: list[str] = []
         for base in list(self._urls):
             try:
                 return self._follow(method, base, path, body)
             except (NotConnectedError, NoAnswerError) as error:
                 problems.append(f"{base}: {error}")
-                # The next request begins with one that may well be there.
+                # The next request begins with another broker, which may answer.
                 self._urls = [*(each for each in self._urls if each != base), base]
         raise UnreachableError(f"admin.url: no broker answers: {'; '.join(problems)}")
 
@@ -234,7 +238,7 @@ class AdminClient:
         raise UnreachableError(f"{path}: brokers redirected the request more than 5 times")
 
     def _check_tls(self, base: str) -> None:
-        """Refuse to leave TLS: a request shows credentials to everybody on its way.
+        """Refuse to leave TLS: a request in plain text exposes its credentials on the network.
 
         Raises:
             OptionError: brokers name an address without TLS, and the user named one with it.
@@ -275,11 +279,11 @@ class AdminClient:
             ) from None
 
     def _token(self) -> dict[str, str]:
-        """The header with a token of the issuer's, if there is one.
+        """Return the header with the issuer's token; empty without an issuer.
 
         Raises:
-            OptionError: it gives none, for these credentials.
-            NoAnswerError: it is away.
+            OptionError: the issuer gives no token for these credentials.
+            NoAnswerError: the issuer does not answer.
         """
         if self._options.tokens is None:
             return {}
@@ -298,7 +302,7 @@ class AdminClient:
 
 
 def topic_path(topic: TopicName, *rest: str) -> str:
-    """`/admin/v2/persistent/tenant/namespace/topic/…`, escaped."""
+    """Return `/admin/v2/persistent/tenant/namespace/topic/…`, escaped."""
     parts: Sequence[str] = (
         topic.domain,
         topic.tenant,

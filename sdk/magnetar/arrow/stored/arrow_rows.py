@@ -1,10 +1,10 @@
-"""Rows as Arrow batches, made from buffers: what is the same for all messages of an entry is
-written once for all of them, and per message there are as few steps of Python as can be.
+"""Rows as Arrow batches, made from buffers.
 
-`ArrowRows` takes the messages of one entry after the other, and gives a batch when there are
-`ROWS_MAX` rows or `BYTES_MAX` bytes of values, keys and properties. Columns that the query does not
-have cost nothing. What cannot be read fails the query, is left out or told of in a column, as
-`mode` says.
+Values that all messages of an entry share are written once for all of them, and there are as few
+Python steps per message as possible. `ArrowRows` takes the messages of one entry after the other.
+It is full at `ROWS_MAX` rows, or at `BYTES_MAX` bytes of values, keys and properties; `take` then
+makes a batch. Columns that the query does not select cost nothing. An unreadable message fails the
+query, is left out, or is reported in a column, as `mode` says.
 """
 
 import logging
@@ -41,13 +41,14 @@ _TIME_MS_MAX = (1 << 63) // 1000 - 1
 """Spark's times are microseconds in 64 bits."""
 
 _LEFT_OUT_LINES_MAX = 10
-"""Of each slice, about messages that cannot be read."""
+"""Most log lines per slice about unreadable messages."""
 
 _log = logging.getLogger(__name__)
 
 _Run = tuple[int, int, int, int, int, Sequence[int] | None]
-"""Rows of one entry: their number, publish time, version of the schema, ledger, entry, and indexes
-in the batch; None: all of it, from 0. An entry that is no batch is one row with indexes ()."""
+"""Rows of one entry: their number, publish time, schema version, ledger, entry, and indexes in the
+batch; indexes None means the whole batch, from 0. An entry that is not a batch is one row with
+indexes ()."""
 
 _SUFFIXES: list[bytes] = []
 """Batch index -> the field `batch_index` of a serialized `MessageIdData`."""
@@ -65,7 +66,7 @@ class ArrowRows:
         values: ValueColumns,
         mode: str = FAILFAST,
     ) -> None:
-        """`values` makes the columns that are no metadata."""
+        """`values` makes the columns that are not metadata."""
         self._schema = schema
         names = set(schema.names)
         self._values = values
@@ -90,7 +91,7 @@ class ArrowRows:
         self._id_lengths = array("q")
         self._runs: list[_Run] = []
         self._unfit: dict[int, str] = {}
-        """Rows of what could not be read, and why."""
+        """Row -> reason why its message could not be read."""
         self._event_ms: dict[int, int] = {}
         self._keys: dict[int, bytes] = {}
         self._properties: dict[int, list[tuple[str, str]]] = {}
@@ -110,12 +111,12 @@ class ArrowRows:
         schema_version: int = NO_VERSION,
         indexes: Sequence[int] | None = None,
     ) -> int:
-        """Add the messages of an entry; returns the number of the first row.
+        """Add the messages of an entry; return the number of the first row.
 
         Args:
             parts: the payloads, cut in any way.
             lengths: of the payloads.
-            indexes: in the batch; None: all of it, from 0.
+            indexes: in the batch; None means the whole batch, from 0.
         """
         first, count = self.rows, len(lengths)
         self._parts += parts
@@ -137,7 +138,7 @@ class ArrowRows:
         publish_ms: int,
         schema_version: int = NO_VERSION,
     ) -> int:
-        """Add the message of an entry that is no batch; returns the number of its row."""
+        """Add the message of an entry that is not a batch; return the number of its row."""
         row, size = self.rows, len(part)
         self._parts.append(part)
         self._lengths.append(size)
@@ -153,8 +154,11 @@ class ArrowRows:
     def add_unreadable(
         self, problem: str, *, ledger_id: int, entry_id: int, publish_ms: int
     ) -> int | None:
-        """Add a row for an entry that cannot be read, unless such are left out; returns its number.
-        Not with mode FAILFAST."""
+        """Add a row for an unreadable entry; return its number, or None if the mode leaves such
+        entries out.
+
+        Not to be called with mode FAILFAST.
+        """
         if self._mode == DROPMALFORMED:
             self._tell_left_out(f"{ledger_id}:{entry_id}", problem)
             return None
@@ -168,7 +172,7 @@ class ArrowRows:
         return self._mode == FAILFAST
 
     def set_null(self, row: int) -> None:
-        """The message has no value."""
+        """Mark the message of a row as one without a value."""
         self._nulls.append(row)
 
     def set_key(self, row: int, key: bytes) -> None:
@@ -177,7 +181,8 @@ class ArrowRows:
             self.bytes += len(key)
 
     def set_keys(self, keys: Iterable[tuple[int, bytes]]) -> None:
-        """Of many rows at once; short ones, which do not count."""
+        """Set the keys of many rows at once. The keys are short, and do not count towards
+        `bytes`."""
         if self._has_keys:
             self._keys.update(keys)
 
@@ -186,7 +191,7 @@ class ArrowRows:
             self._event_ms[row] = event_ms
 
     def set_event_times(self, times_ms: Iterable[tuple[int, int]]) -> None:
-        """Of many rows at once."""
+        """Set the event times of many rows at once."""
         if self._has_event_times:
             self._event_ms.update(times_ms)
 
@@ -196,10 +201,10 @@ class ArrowRows:
             self.bytes += sum(len(name) + len(value) for name, value in properties)
 
     def take(self) -> pa.RecordBatch:
-        """Everything so far as one batch.
+        """Return all rows so far as one batch.
 
         Raises:
-            SchemaMismatchError: a value is not of its schema, and the mode is FAILFAST.
+            SchemaMismatchError: a value does not fit its schema, and the mode is FAILFAST.
         """
         stored = StoredValues(
             self._parts,
@@ -220,7 +225,8 @@ class ArrowRows:
         return batch
 
     def _without(self, batch: pa.RecordBatch, unfit: Mapping[int, str]) -> pa.RecordBatch:
-        """
+        """Return the batch without the rows that do not fit their schema.
+
         Raises:
             SchemaMismatchError: the mode is FAILFAST.
         """
@@ -235,7 +241,7 @@ class ArrowRows:
         return batch.filter(pa.array([row not in unfit for row in range(self.rows)], pa.bool_()))
 
     def _place(self, row: int) -> str:
-        """The id of its message, as option startingOffsets takes it."""
+        """Return the id of a row's message, in the form of option startingOffsets."""
         first = 0
         for count, _, _, ledger_id, entry_id, indexes in self._runs:
             if row < first + count:
@@ -266,9 +272,10 @@ class ArrowRows:
         self._id_parts += (prefix, prefix.join(suffixes))
 
     def _publish_micros(self) -> "array[int]":
-        """
+        """Return the publish times of all rows, in microseconds.
+
         Raises:
-            OverflowError: one of them is no time for Spark.
+            OverflowError: a time is out of Spark's range.
         """
         times = array("q")
         if len(self._runs) == self.rows:
@@ -297,7 +304,7 @@ class ArrowRows:
         if name == ERROR:
             return _sparse({**unfit, **self._unfit}, rows, kind)
         if name == EVENT_TIME:
-            # By way of integers: Arrow takes them for times several times slower.
+            # Through integers: Arrow takes several times as long to convert times.
             return _sparse(_micros(self._event_ms), rows, pa.int64()).view(kind)
         assert name == PROPERTIES, name
         if not self._properties:
@@ -308,21 +315,23 @@ class ArrowRows:
     def _key_column(self, kind: pa.DataType) -> pa.Array:
         try:
             return _sparse(self._keys, self.rows, kind)
-        except pa.ArrowInvalid:  # asked for as text, and some are none
+        except pa.ArrowInvalid:  # the query wants text, and some keys are not UTF-8
             texts = {row: key.decode("utf-8", "replace") for row, key in self._keys.items()}
             return _sparse(texts, self.rows, kind)
 
 
 def _micros(times_ms: Mapping[int, int]) -> dict[int, int]:
-    """Without those that Spark has no time for: producers write what they like, nanoseconds for
-    instance, and one of them must not stop a query."""
+    """Convert times to microseconds, and leave out those that Spark cannot represent.
+
+    Producers may write anything, for instance nanoseconds. One such value must not stop a query.
+    """
     return {
         row: time_ms * 1000 for row, time_ms in times_ms.items() if abs(time_ms) <= _TIME_MS_MAX
     }
 
 
 def _binary_array(parts: Sequence[Part], lengths: Sequence[int]) -> pa.Array:
-    """Values that lie one behind the other in `parts`, as one array."""
+    """Make one array of values that are adjacent in `parts`."""
     buffers = [None, offsets_of(lengths), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
 
@@ -335,7 +344,7 @@ def _sparse(values: Mapping[int, object], rows: int, kind: pa.DataType) -> pa.Ar
 
 @lru_cache(maxsize=64)
 def _ledger_prefix(ledger_id: int) -> bytes:
-    """Of a serialized `MessageIdData`: up to where the entry id follows."""
+    """Return a serialized `MessageIdData` up to the entry id."""
     return b"\x08" + encode_varint(ledger_id) + b"\x10"
 
 

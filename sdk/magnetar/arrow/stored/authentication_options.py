@@ -1,12 +1,12 @@
-"""How a query proves who it is: option `authentication`, and the plugins of Pulsar's clients.
+"""Credentials of a query: option `authentication`, and the plugins of Pulsar's clients.
 
     none   tls   token:TOKEN   token:file:PATH   basic:USER:PASSWORD   oauth2
 
 With `oauth2` each process, driver or executor, gets tokens of its own from the issuer, by the
-client credentials in a file. So no token or secret of it is ever part of a plan, and a query that
-runs longer than a token lives goes on.
+client credentials in a file. No token or client secret is ever part of a plan, and a query may run
+longer than a token lives.
 
-No error shows a value: it may hold a secret.
+No error shows a value: it may be a secret.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from magnetar.sdk.ports import Clock, SystemClock
 OAUTH2 = "oauth2"
 _FORMS = "it is none, tls, token:TOKEN, token:file:PATH, basic:USER:PASSWORD or oauth2"
 _RENEW_EARLY = 0.1
-"""A token is asked for again when only this part of its life is left."""
+"""Remaining part of a token's life at which it is renewed."""
 _ASSUMED_LIFE_S = 60.0
-"""Of a token of which the issuer does not say how long it is good."""
+"""Assumed life of a token, in seconds, if the issuer does not give it."""
 _ISSUERS_MAX = 16
-"""Issuers, of which one process keeps the tokens."""
+"""Most issuers whose tokens one process keeps."""
 
 _PLUGIN, _PARAMS = "authpluginclassname", "authparams"
 _CLIENT, _ADMIN = "pulsar.client.", "pulsar.admin."
@@ -41,7 +41,7 @@ PLUGIN_NAMES = frozenset(side + name for side in (_CLIENT, _ADMIN) for name in (
 
 @dataclass(frozen=True, slots=True)
 class OAuth2Options:
-    """Where tokens come from."""
+    """Options of the issuer of OAuth2 tokens."""
 
     issuer_url: str
     credentials_file: str
@@ -51,10 +51,11 @@ class OAuth2Options:
 
 
 def auth_of(authentication: str) -> tuple[str, bytes]:
-    """Method and data of an option `authentication`; the data of `oauth2` come from `IssuerTokens`.
+    """Return method and data of an option `authentication`; the data of `oauth2` come from
+    `IssuerTokens`.
 
     Raises:
-        OptionError: of another form, or a file that cannot be read.
+        OptionError: the form is unknown, or the token file cannot be read.
     """
     method, _, rest = authentication.partition(":")
     if method in ("none", "tls") and not rest:
@@ -74,9 +75,10 @@ def auth_of(authentication: str) -> tuple[str, bytes]:
 
 
 def check_oauth2(options: OAuth2Options) -> None:
-    """
+    """Check the options of `oauth2`.
+
     Raises:
-        OptionError: one is missing, or of a form that is not allowed.
+        OptionError: one is missing, or has a form that is not allowed.
     """
     if urlsplit(options.issuer_url).scheme not in ("http", "https"):
         raise OptionError(
@@ -93,10 +95,10 @@ def check_oauth2(options: OAuth2Options) -> None:
 
 
 class IssuerTokens:
-    """Tokens of an OAuth2 issuer for one process. Blocks while the issuer is asked; for any thread.
+    """Tokens of an OAuth2 issuer for one process. Blocks while the issuer is asked. Thread-safe.
 
-    Pickled as the options that it was made of: another process asks for tokens of its own, which
-    all that is unpickled there share.
+    It is pickled as its options. Another process gets tokens of its own, which all instances
+    unpickled there share.
     """
 
     method_name = "token"
@@ -115,11 +117,11 @@ class IssuerTokens:
         return _tokens_of_process, (self._options,)
 
     def __call__(self) -> bytes:
-        """Return the token of the moment.
+        """Return the current token.
 
         Raises:
-            IssuerUnavailableError: the issuer is away.
-            CredentialsError: there is none, for these credentials.
+            IssuerUnavailableError: the issuer does not answer.
+            CredentialsError: the issuer gives no token for these credentials.
         """
         with self._lock:
             now_s = self._clock.monotonic_s()
@@ -130,15 +132,15 @@ class IssuerTokens:
             return self._token
 
     async def data(self) -> bytes:
-        """Return the token of the moment: see `magnetar.sdk.authentication.Authentication`."""
+        """Return the current token: see `magnetar.sdk.authentication.Authentication`."""
         return await asyncio.to_thread(self)
 
     def on_refused(self) -> None:
-        """Keep the token no longer, unless it is so young that the next one would be no better."""
+        """Discard the token, unless it is so young that a new one would be refused as well."""
         self.renew()
 
     def renew(self) -> bool:
-        """Forget a token that was refused. Returns whether another one may do better."""
+        """Discard a token that was refused. Return whether a new one may be accepted."""
         with self._lock:
             age_s = self._clock.monotonic_s() - self._fetched_s
             if not self._token or age_s < REFUSED_AGE_MIN_S:
@@ -147,7 +149,7 @@ class IssuerTokens:
             return True
 
     def _credentials(self) -> OAuth2ClientCredentials:
-        """Read anew each time: secrets are replaced."""
+        """Read the credentials file again: secrets are rotated."""
         options, path = self._options, self._options.credentials_file
         try:
             found = json.loads(Path(path).read_text())
@@ -159,7 +161,7 @@ class IssuerTokens:
                 scope=options.scope,
             )
         except OSError as error:
-            # A file that was there is about to be replaced; one that never was is a mistake.
+            # A file that existed before is being replaced; one that never existed is a mistake.
             kind = IssuerUnavailableError if self._fetched_s else CredentialsError
             raise kind(f"oauth2CredentialsFile: {path}: {error.strerror}") from error
         except (ValueError, TypeError, KeyError):
@@ -183,13 +185,13 @@ def _text(found: Mapping[str, Any], name: str) -> str:
 
 
 def of_plugins(given: Mapping[str, str]) -> dict[str, str]:
-    """Options of this source for the plugin and its parameters that Pulsar's connector is given.
+    """Translate the plugin and its parameters from Pulsar's connector into options of this source.
 
     Args:
         given: those among `PLUGIN_NAMES`.
 
     Raises:
-        OptionError: a plugin that has no equivalent, or one for the admin interface alone.
+        OptionError: the plugin has no equivalent, or is for the admin interface alone.
     """
     if not given:
         return {}
@@ -233,7 +235,7 @@ def _of_basic(params: str) -> dict[str, str]:
 
 
 def _of_tls(params: str) -> dict[str, str]:
-    """JSON, or pairs of name and value."""
+    """Read parameters in JSON, or as pairs of name and value."""
     if params.startswith("{"):
         found = json.loads(params)
     else:
@@ -262,7 +264,7 @@ def _of_oauth2(params: str) -> dict[str, str]:
 
 
 def _path(place: str) -> str:
-    """A path out of `file:///path`, `file:/path` or a path."""
+    """Return the path in `file:///path`, `file:/path` or a plain path."""
     path = urlsplit(place).path if place.startswith("file:") else place
     if not path:
         raise ValueError("no path")
@@ -275,4 +277,4 @@ _PLUGINS = {
     "AuthenticationTls": _of_tls,
     "AuthenticationOAuth2": _of_oauth2,
 }
-"""By the last part of their names in Java."""
+"""Parsers of parameters, by the last part of the plugin's name in Java."""

@@ -1,13 +1,13 @@
 """AVRO values as columns, decoded a field at a time for all rows of a batch. Pure.
 
-A definition is compiled once into a `Decode` per field: it gets the place of the field in every
-row, and gives the column and the place of the next field. All of it are operations on whole
-columns, a tenth of what it costs to make an object of each value first.
+A definition is compiled once into a `Decode` per field. It takes the position of the field in every
+row, and returns the column and the position of the next field. Everything is an operation on whole
+columns, at a tenth of the cost of making an object of each value first.
 
-What this way does not take, it leaves to the one that reads value by value
-(`magnetar.arrow.stored.avro_reading`), which also says what is wrong with a value: arrays, maps,
+Cases that this does not support go to the reader of single values
+(`magnetar.arrow.stored.avro_reading`), which also reports what is wrong with a value: arrays, maps,
 unions of several types, decimals, versions that differ in more than new, renamed or wider fields,
-and every batch with a value that is not of its schema. Both give the same.
+and every batch with a value that does not fit its schema. Both give the same columns.
 
 Binary encoding: Avro 1.11, "Binary Encoding". An int or long is a zigzag varint of up to ten bytes;
 text and bytes are a long, which is the size, and the bytes; a union is the number of its branch and
@@ -30,22 +30,22 @@ from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
 from magnetar.arrow.stored.stored_values import StoredValues, ValueColumns
 
 _PADDING = bytes(16)
-"""Behind the last value: eight bytes are looked at wherever one begins."""
+"""Follows the last value: decoders look at eight bytes from each position."""
 
 _BLOCK_BYTES_MAX = (1 << 31) - 64
 _DEPTH_MAX = 32
 
 _DAY_MIN, _DAY_MAX = -719_162, 2_932_896
 _MICROS_MIN, _MICROS_MAX = _DAY_MIN * 86_400_000_000, (_DAY_MAX + 1) * 86_400_000_000 - 1
-"""The years 1 to 9999. What lies outside is null, as when values are read one by one."""
+"""The years 1 to 9999. Values outside are null, as in the reader of single values."""
 
 
 class MisfitError(Exception):
-    """A value is not what the definition says, or more than this way of reading takes."""
+    """A value does not fit the definition, or needs the reader of single values."""
 
 
 class Block:
-    """The values of a batch, one behind the other."""
+    """The values of a batch, concatenated."""
 
     def __init__(self, data: bytes) -> None:
         padded = data + _PADDING
@@ -63,10 +63,10 @@ class Block:
         return self._floats[at]
 
     def longs(self, at: Places, ends: Places) -> tuple[npt.NDArray[np.int64], Places]:
-        """The varints that begin at these places, and the places behind them.
+        """Decode the varints at these positions; return them, and the positions after them.
 
-        Eight bytes of each are taken as one number: the lowest top bit that is not set is the end
-        of the varint, and its groups of seven bits are pushed together in three steps.
+        Eight bytes of each are read as one number. The lowest top bit that is not set is the end of
+        the varint, and its groups of seven bits are pushed together in three steps.
 
         Raises:
             MisfitError: a varint goes beyond the end of its row.
@@ -110,12 +110,12 @@ def _check_ends(behind: Places, ends: Places) -> None:
 
 
 Decode = Callable[[Block, Places, Places], tuple[pa.Array | None, Places]]
-"""Column of a field, and the places behind it; of rows of which the places and the ends are given.
-The column is None where Arrow has no type for it: null."""
+"""Decodes a field of rows, whose positions and ends are given: returns the column, and the
+positions after it. The column is None where Arrow has no type for it: null."""
 
 
 class AvroColumns:
-    """The columns of a record that are wanted."""
+    """The selected columns of a record."""
 
     needs_keys = False
 
@@ -123,7 +123,7 @@ class AvroColumns:
         """
         Args:
             wanted: fields of the record, with their types (`column_types.value_fields`).
-            slowly: reads value by value what is too much for this way.
+            slowly: reads single values where reading by columns is not supported.
         """
         self._wanted = wanted
         self._schema = schema
@@ -135,7 +135,7 @@ class AvroColumns:
         self._plans: dict[int, _Plan | None] = {}
 
     def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
-        """By name; adds to `stored.unfit`."""
+        """Return the columns by name; add to `stored.unfit`."""
         try:
             return self._columns(stored)
         except MisfitError:
@@ -166,7 +166,7 @@ class AvroColumns:
 
     def _plan(self, version: int) -> "_Plan | None":
         if version not in self._plans:
-            # A producer without a schema says none.
+            # A producer without a schema sends no version.
             known = min(self._written) if version == NO_VERSION else version
             written = self._written.get(known)
             self._plans[version] = (
@@ -176,7 +176,8 @@ class AvroColumns:
 
 
 def _runs(versions: Sequence[tuple[int, int]], rows: int) -> list[tuple[int, int, int]]:
-    """Version, first row, and the row behind the last one; neighbours of one version are one."""
+    """Return version, first row, and the row after the last one; neighbours of one version are
+    joined."""
     found: list[tuple[int, int, int]] = []
     behind = accumulate(count for _, count in versions)
     for (version, count), end in zip(versions, behind, strict=True):
@@ -200,7 +201,7 @@ class _Step:
 
     decode: Decode
     column: str
-    """Empty: nobody wants it; it is only passed over."""
+    """Name of the column; empty if the field is only skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class _Plan:
     steps: tuple[_Step, ...]
     types: Mapping[str, pa.DataType]
     constants: Mapping[str, pa.Scalar]
-    """Columns that this version does not have."""
+    """Values of the columns that this version does not have."""
 
     def run(self, block: Block, at: Places, ends: Places) -> dict[str, pa.Array]:
         found: dict[str, pa.Array] = {}
@@ -235,7 +236,7 @@ def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _plan_of(written: Any, newest: Any, wanted: pa.Schema) -> _Plan | None:
-    """None: values of this version have to be read one by one."""
+    """Return the plan for a version; None if its values have to be read one by one."""
     try:
         return _made_plan(written, newest, wanted)
     except (_TooMuchError, KeyError, TypeError, AttributeError, pa.ArrowException):
@@ -267,7 +268,7 @@ def _made_plan(written: Any, newest: Any, wanted: pa.Schema) -> _Plan:
 
 
 _TAKEN = (["int", "long"], ["int", "double"], ["float", "double"], ["string", "bytes"])
-"""Types of which a column becomes one of the other as Avro has it."""
+"""Types that Arrow converts column by column as Avro's resolution does."""
 
 
 def _is_alike(written: Any, newest: Any) -> bool:
@@ -292,7 +293,7 @@ def _default(field: Mapping[str, Any], kind: pa.DataType) -> pa.Scalar:
 
 
 class _TooMuchError(Exception):
-    """A definition that is not read by columns."""
+    """A definition that cannot be read by columns."""
 
 
 class _Compiler:
@@ -302,9 +303,10 @@ class _Compiler:
         self._named: dict[str, Decode] = {}
 
     def of(self, schema: Any, depth: int) -> Decode:
-        """
+        """Compile a type.
+
         Raises:
-            _TooMuchError: a type that is not read this way.
+            _TooMuchError: the type cannot be read by columns.
         """
         if depth > _DEPTH_MAX:
             raise _TooMuchError("nested too deep")
@@ -459,7 +461,11 @@ def _enum(symbols: Sequence[str]) -> Decode:
 
 
 def _nullable(of: Decode, branch: int, branches: int) -> Decode:
-    """`of`: of the branch that is not null; `branches`: how many there are, at most two."""
+    """Return a decoder of a union with null.
+
+    `of` decodes the branch that is not null, whose number is `branch`. `branches` is their count,
+    at most two.
+    """
 
     def decode(block: Block, at: Places, ends: Places) -> tuple[pa.Array | None, Places]:
         numbers, behind = block.longs(at, ends)
@@ -491,4 +497,4 @@ _LOGICAL: Mapping[str, tuple[str, Decode]] = {
     "timestamp-millis": ("long", _moment(1_000)),
     "timestamp-micros": ("long", _moment(1)),
 }
-"""Logical types that are columns of times, what they are written as, and what reads them."""
+"""Logical types that are columns of times: their base type, and their decoder."""

@@ -1,11 +1,11 @@
-"""AVRO values by the version of the schema that each was written with, as the newest one has them.
+"""AVRO values, each by the schema version that it was written with, as the newest version has them.
 
-That is Avro's own resolution: a field that is new gets its default, one that was renamed is found
-by its alias, numbers become wider. Where versions do not resolve, such as an enum's symbol that the
-newest one does not have, a value is what it was written as, and its fields are found by their name.
+This is Avro's own resolution: a new field gets its default, a renamed field is found by its alias,
+numbers become wider. Versions may not resolve, for instance when the newest lacks an enum's symbol.
+A value is then read as it was written, and its fields are found by their name.
 
-A union of several types is read as a record of its member (`columns.py`): a record of one field
-is written as that field is.
+A union of several types is read as a record of its member (`column_types.py`): a record of one
+field is encoded as that field is.
 """
 
 import io
@@ -26,14 +26,14 @@ Part = bytes | memoryview
 ReadValue = Callable[[Part], object]
 
 UNFIT = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, RecursionError)
-"""What reading a value that is not of its schema raises."""
+"""Errors that reading a value raises if it does not fit its schema."""
 
 _OURS = "magnetar-"
 _TIMES = {"date": "int", "timestamp-millis": "long", "timestamp-micros": "long"}
-"""Logical types that are columns of times, and what they are written as."""
+"""Logical types that are columns of times, and their base types."""
 
 _MEMBER = "magnetar_member"
-"""How the names of the records begin that members of unions are read as."""
+"""Prefix of the names of the records that members of unions are read as."""
 
 _TAKEN = [
     ["int", "long"],
@@ -42,10 +42,11 @@ _TAKEN = [
     ["string", "bytes"],
     ["bytes", "string"],
 ]
-"""Types that Arrow makes columns of as Avro has it: number by number they need no resolution."""
+"""Types that Arrow converts column by column as Avro's resolution does. They need no resolution
+here."""
 
 _DEFAULT = "magnetar-default"
-"""Of a field: its default, as values are read. Checked by nobody, since it may be of a type that
+"""Key of a field's default, as values are read. Nothing checks it, since it may be of a type that
 only columns have."""
 
 
@@ -55,7 +56,7 @@ class AvroReader:
     def __init__(self, value_schema: ValueSchema) -> None:
         """
         Raises:
-            SchemaMismatchError: a definition that is no Avro.
+            SchemaMismatchError: a definition is not Avro.
         """
         self._newest = json.loads(value_schema.definition)
         self._definitions = {
@@ -64,11 +65,11 @@ class AvroReader:
         self._readers: dict[int, ReadValue] = {}
 
     def of_version(self, version: int) -> ReadValue:
-        """What reads the values of a version; see `UNFIT` for what it raises.
+        """Return a reader of the values of a version; see `UNFIT` for the errors that it raises.
 
         Raises:
-            SchemaMismatchError: the topic has no such version. Another one would read its bytes,
-                and wrongly.
+            SchemaMismatchError: the topic has no such version. Another version would decode the
+                bytes wrongly.
         """
         found = self._readers.get(version)
         if found is None:
@@ -76,7 +77,7 @@ class AvroReader:
         return found
 
     def _made(self, version: int) -> ReadValue:
-        # A producer without a schema says none.
+        # A producer without a schema sends no version.
         known = min(self._definitions) if version == NO_VERSION else version
         written = self._definitions.get(known)
         if written is None:
@@ -104,8 +105,11 @@ class AvroReader:
 
 
 def _change(written: Any, newest: Any) -> tuple[dict[str, str], dict[str, Any]] | None:
-    """New names and defaults of fields, if the newest version differs in these alone: such values
-    are read several times faster than by resolving each. None: it differs in more."""
+    """Return new names and defaults of fields, if the newest version differs in these alone.
+
+    Such values are read several times faster than by resolving each. Returns None if it differs in
+    more.
+    """
     if not (isinstance(written, dict) and isinstance(newest, dict)):
         return None
     if not ("fields" in written and "fields" in newest):
@@ -126,7 +130,7 @@ def _change(written: Any, newest: Any) -> tuple[dict[str, str], dict[str, Any]] 
 
 
 def _is_alike(written: Any, newest: Any) -> bool:
-    """Whether a column of the newest type takes values as they were written."""
+    """Return whether a column of the newest type takes values as they were written."""
     before, now = _without_null(written), _without_null(newest)
     return bool(before == now or [before, now] in _TAKEN)
 
@@ -150,9 +154,10 @@ def _changed(own: Any, names: Mapping[str, str], defaults: Mapping[str, Any]) ->
 
 
 def _parsed(definition: Any, written: Any, *, is_writer: bool = False) -> Any:
-    """
+    """Parse a definition for fastavro.
+
     Raises:
-        SchemaMismatchError
+        SchemaMismatchError: the definition is not Avro.
     """
     try:
         columns = _Columns(is_writer).of(definition, "")
@@ -167,9 +172,12 @@ def _parsed(definition: Any, written: Any, *, is_writer: bool = False) -> Any:
 
 
 class _Columns:
-    """A definition with the logical types only that `avro_types` has a column for, and with records
-    for the members of unions. `is_writer`: to be resolved with another version, whose members may
-    have other numbers: they are named by their types."""
+    """Rewrites a definition for reading into columns.
+
+    It keeps only the logical types that `column_types` has a column for, and turns members of
+    unions into records. `is_writer`: the definition is to be resolved with another version, whose
+    members may have other numbers, so members are named by their types.
+    """
 
     def __init__(self, is_writer: bool) -> None:
         self._is_writer = is_writer
@@ -224,9 +232,9 @@ class _Columns:
         return {"type": "record", "name": _MEMBER + at, "fields": [field]}
 
     def _default(self, schema: Any, default: Any) -> Any:
-        """As values of this type are read."""
+        """Return a default as values of this type are read."""
         if isinstance(schema, list):
-            # Of the first type, says Avro; of any, say many.
+            # Avro takes the default from the first type; many writers take it from any.
             if default is None:
                 return None
             return self._default(next(each for each in schema if each != "null"), default)
@@ -284,13 +292,13 @@ def _or_null(read: Callable[..., object]) -> Callable[..., object]:
         try:
             return read(*arguments)
         except (OverflowError, ValueError):
-            return None  # a time that Python does not have must not stop a query
+            return None  # a time that Python cannot represent must not stop a query
 
     return reader
 
 
 for _name, _base in _TIMES.items():
-    # Under names of our own: others in this process may read with the library, too.
+    # Under separate names: other code in this process may read with the library, too.
     fastavro.read.LOGICAL_READERS[f"{_base}-{_OURS}{_name}"] = _or_null(
         fastavro.read.LOGICAL_READERS[f"{_base}-{_name}"]
     )

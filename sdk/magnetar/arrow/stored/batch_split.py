@@ -1,14 +1,15 @@
-"""The body of a batch into payloads, as fast as Python can. Pure.
+"""Splits the body of a batch into payloads, as fast as Python can. Pure.
 
 Layout: docs/formats/pulsar-frame.md, "Batch body": per message a size (u32), a
-`SingleMessageMetadata`, the payload. By what the batch looks like there are four ways:
+`SingleMessageMetadata`, the payload. There are four ways, chosen by the content of the batch:
 
-- all messages have one size and nothing but it and a sequence id: the whole body is cut by a few
-  operations on columns of bytes, whatever the number of messages;
-- the messages have these two, and a short key or an event time at most: a few steps of Python for
-  each find out where it begins, and all the rest is operations on columns: 0.2 to 0.4 us each;
-- the same in a small batch: metadata is read byte by byte, 0.4 us and as much for key and time;
-- a message has properties, or anything else: by protobuf.
+- all messages have one size, and only a payload size and a sequence id: a few operations on columns
+  of bytes cut the whole body, whatever the number of messages;
+- the messages have these two, and at most a short key or an event time: a few steps of Python per
+  message find its beginning, and operations on columns do the rest: 0.2 to 0.4 us each;
+- the batch has such messages, but few of them: metadata is read byte by byte, 0.4 us and as much
+  again for key and time;
+- a message has properties, or anything else: protobuf parses it.
 """
 
 import struct
@@ -35,23 +36,23 @@ _SEQUENCE_ID = 0x40
 
 _PARTITION_KEY = 0x12
 _EVENT_TIME = 0x28
-"""Tags of two that many have."""
+"""Tags of two fields that many messages have."""
 
 _TIME_BYTES = 6
 """Width of a varint of milliseconds since 1970, in the years 1971 to 2109: 2^35 to 2^42."""
 
 _TIMES_HIGH_MAX = 4096
-"""Entries of a table: as many stretches of 16 s."""
+"""Most entries of the table; each covers 16 s."""
 
 _UNIFORM_MIN = 8
 _COLUMNS_MIN = 300
-"""Smaller batches are not worth the look: operations on columns have a price by themselves."""
+"""Fewest messages for the column ways: operations on columns have a fixed cost."""
 
 _SIZE_BYTES_MAX, _SEQUENCE_BYTES_MAX = 3, 10
 """Widths of varints; payloads of 2 MiB and more are read byte by byte."""
 
 _BEYOND_BYTES = 512
-"""More than that behind the beginning of a message is not looked at: two keys of 127 bytes, and the
+"""Most bytes after the beginning of a message that are read: two keys of 127 bytes, and the
 numbers."""
 
 Flags = npt.NDArray[np.bool_]
@@ -61,9 +62,9 @@ T = TypeVar("T")
 
 
 class _TimesHigh(dict[bytes, int]):
-    """The last four bytes of a varint of six -> their part of its value; 0 if they are no end.
+    """The last four bytes of a varint of six -> their part of its value; 0 if no varint ends there.
 
-    They are the same for 16 s, and most batches have times that are close to each other.
+    They stay equal for 16 s, and most batches have times that are close to each other.
     """
 
     def __missing__(self, varint_end: bytes) -> int:
@@ -90,13 +91,13 @@ class SplitBatch(NamedTuple):
     lengths: Lengths
     """Size of each payload."""
     keys: dict[int, bytes]
-    """By index, of the messages that are not in `singles`; as are the times."""
+    """Keys by index, without those of messages in `singles`; the same holds for `event_ms`."""
     event_ms: dict[int, int]
     singles: dict[int, SingleMessageMetadata]
-    """Metadata of the messages that have more than these fields, by index."""
+    """Metadata of messages that have further fields, by index."""
 
     def payloads(self) -> list[Part]:
-        """Each payload by itself."""
+        """Return each payload by itself."""
         return cut(self.parts, self.lengths)
 
 
@@ -149,7 +150,8 @@ def _split_uniform(body: bytes | memoryview, count: int) -> SplitBatch | None:
 
 
 def _split_by_columns(body: bytes, count: int) -> SplitBatch | None:
-    """None: there is a message with something else, or damage, of which others can tell."""
+    """Return the split batch; None if a message has other fields, or is damaged: `_split_each`
+    finds out."""
     starts = _starts(body, count)
     if starts is None:
         return None
@@ -176,14 +178,14 @@ def _split_by_columns(body: bytes, count: int) -> SplitBatch | None:
 
 
 def _at_flags(flags: Flags, values: list[T]) -> dict[int, T]:
-    """The values, one for each row that has the flag, by row."""
+    """Map rows with the flag to their values, which are given in the order of the rows."""
     return dict(zip(np.flatnonzero(flags).tolist(), values, strict=True))
 
 
 def _starts(body: bytes, count: int) -> Places | None:
-    """Where each message begins, and where the last one ends, if they are as they usually are.
+    """Return the beginnings of the messages and the end of the last; None if they are not regular.
 
-    What is read here may be anything: `_Heads` looks at all of it again.
+    The bytes read here may be anything: `_Heads` checks all of them again.
     """
     starts: list[int] = []
     add = starts.append
@@ -209,24 +211,25 @@ def _starts(body: bytes, count: int) -> Places | None:
 
 
 class _UnusualError(Exception):
-    """A message has something that is not read by columns."""
+    """A message has fields that cannot be read by columns."""
 
 
 class _Heads:
     """The metadata of all messages of a batch, read side by side, field by field.
 
-    Encoders in the order of the fields write key, size, time and sequence id; this service's own
-    writes size, sequence id, key and time. A message has a key once at most, and so a time.
+    Encoders that write in the order of the fields give key, size, time and sequence id. This
+    service's own encoder gives size, sequence id, key and time. A message has at most one key and
+    one time.
     """
 
     def __init__(self, block: Block, at: Places) -> None:
-        """`block`: the body, and `_BEYOND_BYTES` behind it; `at`: where messages begin."""
+        """`block` is the body, followed by `_BEYOND_BYTES`; `at` is where messages begin."""
         rows = len(at)
         self._block = block
         self._at = at
         self._place = at + 4
         self.ends = self._place + block[at + 3]
-        """Where metadata ends, and payloads begin."""
+        """Positions where metadata ends, and payloads begin."""
         self.has_key = np.zeros(rows, np.bool_)
         self.key_at = np.zeros(rows, np.int64)
         self.key_bytes = np.zeros(rows, np.int64)
@@ -234,9 +237,10 @@ class _Heads:
         self.event_ms = np.zeros(rows, np.int64)
 
     def read(self) -> None:
-        """
+        """Read the fields in both orders.
+
         Raises:
-            _UnusualError
+            _UnusualError: the metadata is of another form.
         """
         block, at = self._block, self._at
         if (block[at] | block[at + 1] | block[at + 2]).any():
@@ -251,13 +255,13 @@ class _Heads:
             raise _UnusualError
 
     def _pass(self, tag: int, bytes_max: int) -> None:
-        """All have this field next, a number."""
+        """Skip a number that all messages must have next."""
         if not self._are_at(tag).all():
             raise _UnusualError
         self._place += 1 + self._varint_bytes(self._place + 1, bytes_max)
 
     def _keys(self) -> None:
-        """Some may have a key next."""
+        """Read the keys of messages that have one next."""
         found = self._are_at(_PARTITION_KEY)
         if not found.any():
             return
@@ -271,7 +275,7 @@ class _Heads:
         self._place[found] = place + 2 + size
 
     def _times(self) -> None:
-        """Some may have a time next."""
+        """Read the times of messages that have one next."""
         found = self._are_at(_EVENT_TIME)
         if not found.any():
             return
@@ -291,7 +295,7 @@ class _Heads:
         return are_at
 
     def _varint_bytes(self, at: Places, bytes_max: int) -> Places:
-        """Widths of the varints that begin there."""
+        """Return the widths of the varints at these positions."""
         widths = np.ones(len(at), np.int64)
         for byte in range(bytes_max):
             goes_on = (widths > byte) & (self._block[at + byte] >= 128)
@@ -317,7 +321,7 @@ def _split_each(body: bytes | memoryview, count: int) -> SplitBatch:
             data = start + _u32_at(view, at)[0]
             size = -1
             if view[start] == _PARTITION_KEY and (length := view[start + 1]) < 128:
-                # Encoders in the order of the fields write the key first.
+                # Encoders that write in the order of the fields write the key first.
                 after = start + 2 + length
                 keys[index] = bytes(view[start + 2 : after])
             if view[after] == _PAYLOAD_SIZE:

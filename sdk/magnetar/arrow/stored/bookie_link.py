@@ -1,15 +1,16 @@
-"""One blocking connection to a bookie: ranges of entries, with the next one always under way.
+"""One blocking connection to a bookie that reads ranges of entries, with the next one always
+requested.
 
-Executors' Python has nothing to do but to decode what comes, so that there is no event loop. The
-next range is asked for as soon as the head of a reply says how many entries are in it: the bookie
-reads, and the kernel receives, while this process decodes.
+An executor's Python process only decodes what arrives, so there is no event loop. The next range is
+requested as soon as the head of a reply says how many entries are in it: the bookie reads, and the
+kernel receives, while this process decodes.
 
-Frames: docs/formats/bookie-frame.md. A reply to READ: header, LAC (i64, of no use here), an entry
+Frames: docs/formats/bookie-frame.md. A reply to READ: header, LAC (i64, unused here), an entry
 block (count, lengths, packets).
 
-The stream is plain or over TLS, where both sides show a certificate; and after the handshake of the
-shared secret if there is one. The files lie on the executors, under the same paths on all of them:
-slices, which Spark keeps in many places, name them and hold no secret.
+The stream is plain or over TLS, where both sides show a certificate. If there is a shared secret,
+its handshake comes first. The files are on the executors, under the same paths on all of them:
+slices, which Spark keeps in many places, name the files and hold no secret.
 """
 
 import os
@@ -62,7 +63,7 @@ from magnetar.ledger.wire_bodies import decode_entry_list, encode_list_entries
 _TIMEVAL = struct.Struct("@ll")
 _LENGTH = struct.Struct(">I")
 _TLS_RECORD_BYTES = 16 * 1024
-"""More than that does not come at once."""
+"""Most bytes that a TLS record delivers at once."""
 _HANDSHAKE_BYTES_MAX = 4096
 
 
@@ -73,13 +74,13 @@ class BookieStream:
         self._socket = connected
         self._is_tls = isinstance(connected, ssl.SSLSocket)
         self._seen = b""
-        """Taken from a connection that cannot be looked into."""
+        """Bytes already taken from a TLS connection, which cannot be peeked into."""
 
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
     def look(self, size: int) -> bytes:
-        """The next few bytes, which the next `receive` begins with."""
+        """Return the next bytes without consuming them: the next `receive` begins with them."""
         if self._is_tls:
             self._seen = self.receive(size)
             return self._seen
@@ -89,7 +90,7 @@ class BookieStream:
         return data
 
     def receive(self, size: int) -> bytes:
-        """Exactly so many bytes."""
+        """Receive exactly `size` bytes."""
         seen, self._seen = self._seen, b""
         size -= len(seen)
         pieces_bytes, flags = (_TLS_RECORD_BYTES, 0) if self._is_tls else (size, socket.MSG_WAITALL)
@@ -110,10 +111,10 @@ class BookieStream:
 
 
 class BookieConnector:
-    """Makes connections; reads its files once."""
+    """Opens connections to bookies; reads its files once."""
 
     def __init__(self, security: BookieSecurity, *, timeout_ms: int) -> None:
-        """`timeout_ms`: for connecting, and for each send and receive.
+        """`timeout_ms` limits connecting, and each send and receive.
 
         Raises:
             OptionError: a file cannot be used.
@@ -123,9 +124,10 @@ class BookieConnector:
         self._secret = _secret_in(security.secret_file) if security.secret_file else b""
 
     def connect(self, address: Address) -> BookieStream:
-        """
+        """Connect to a bookie and authenticate.
+
         Raises:
-            OSError: also if one of the two does not accept the other's certificate or secret.
+            OSError: no connection, or one side does not accept the other's certificate or secret.
         """
         timeout_s = self._timeout_ms / 1000
         made = socket.create_connection((address.host, address.port), timeout=timeout_s)
@@ -144,8 +146,8 @@ class BookieConnector:
         return stream
 
     def _leave_time_to_the_kernel(self, made: socket.socket) -> None:
-        """With Python's own timeout the socket would not block, and a large frame would come in
-        as many small pieces."""
+        """Set the timeout in the kernel. With Python's own timeout the socket would not block, and
+        a large frame would come in as many small pieces."""
         made.settimeout(None)
         seconds, rest = divmod(self._timeout_ms, 1000)
         time_limit = _TIMEVAL.pack(seconds, rest * 1000)
@@ -154,9 +156,10 @@ class BookieConnector:
 
 
 def _prove(stream: BookieStream, secret: bytes) -> None:
-    """
+    """Run the handshake of the shared secret.
+
     Raises:
-        SecretRefusedError: the two do not know the same secret, or the bookie knows none.
+        SecretRefusedError: the two sides do not know the same secret, or the bookie knows none.
     """
     handshake = ClientHandshake(secret, random.SystemRandom())
     request: bytes | None = handshake.begin()
@@ -186,7 +189,7 @@ def _context(security: BookieSecurity) -> ssl.SSLContext:
             "bookieTlsTrustCertsFile", f"{security.tls_trust_file}: {_reason(error)}"
         ) from None
     try:
-        # No password: asking for one would stop the process at a terminal.
+        # No password: a prompt would stop the process at a terminal.
         context.load_cert_chain(
             security.tls_certificate_file, security.tls_key_file, password=lambda: b""
         )
@@ -220,7 +223,7 @@ _LAC_BYTES = 8
 _COUNT = struct.Struct(">I")
 _LENGTH_BYTES = 4
 _LIST_BITMAP_BYTES = 1
-"""Of a list only the first entry is wanted."""
+"""Size of the requested bitmap: only the first entry of a list is needed."""
 
 
 class BookieLink:
@@ -234,22 +237,22 @@ class BookieLink:
         self._stream: BookieStream | None = None
         self._next_request_id = 0
         self._is_asked = False
-        """A reply is outstanding that nobody has read."""
+        """Whether a reply is outstanding that was not read."""
 
     def blocks(
         self, ledger_id: int, first: int, last: int, bytes_max: int, *, key: bytes = b""
     ) -> Iterator[tuple[int, EntryBlock]]:
-        """Blocks of entries from `first` to `last`, in order, with the id of their first entry.
+        """Yield blocks of entries from `first` to `last`, in order, with the id of their first
+        entry.
 
-        `key`: the `read_key` of the ledger.
-
-        Whoever stops early may ask for something else: the connection is made anew then.
+        `key` is the `read_key` of the ledger. A caller that stops early may send another request:
+        the link then reconnects.
 
         Raises:
             BookieUnavailableError: no connection, no answer in time, or an answer that is an error.
-            NoSuchEntryError, NoSuchLedgerOnBookieError: the bookie says that it has not got them.
+            NoSuchEntryError, NoSuchLedgerOnBookieError: the bookie does not have them.
             UnauthorizedError: this is not the ledger's key.
-            BookieProtocolError: an answer that cannot be.
+            BookieProtocolError: an answer that violates the protocol.
         """
         with self._connected():
             body = encode_read_body(last_entry_id=last, bytes_max=bytes_max, master_key=key)
@@ -265,13 +268,14 @@ class BookieLink:
                 first = after
 
     def first_held(self, ledger_id: int, first: int, last: int, *, key: bytes = b"") -> int | None:
-        """The first of the entries `first` to `last` that the bookie has; None: it has none.
+        """Return the first of the entries `first` to `last` that the bookie has; None if it has
+        none.
 
-        `key`: the `read_key` of the ledger.
+        `key` is the `read_key` of the ledger.
 
         Raises:
             BookieUnavailableError, BookieProtocolError: as `blocks`.
-            NoSuchLedgerOnBookieError: it has nothing of the ledger at all.
+            NoSuchLedgerOnBookieError: the bookie has nothing of the ledger at all.
         """
         body = encode_list_entries(_LIST_BITMAP_BYTES, master_key=key)
         with self._connected():
@@ -299,7 +303,7 @@ class BookieLink:
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """A connection with no reply under way; one that fails is closed."""
+        """Ensure a connection with no outstanding reply; close it if it fails."""
         try:
             if self._stream is None or self._is_asked:
                 self._connect()
@@ -316,7 +320,7 @@ class BookieLink:
     def _connect(self) -> None:
         self.close()
         self._stream = self._connector.connect(self._address)
-        # The address is as old as the plan of the query: anybody may listen there by now.
+        # The address is as old as the plan of the query: another process may listen there by now.
         self._stream.send(encode_hello(self._meant))
         body_bytes = self._answer(Op.INFO, HELLO_ID, HELLO_LEDGER_ID, NO_ENTRY_ID)
         answering = decode_identity(self._receive(body_bytes))
@@ -343,13 +347,14 @@ class BookieLink:
         return self._next_request_id
 
     def _head(self, request_id: int, ledger_id: int, entry_id: int) -> tuple[int, int]:
-        """Bytes of the block that follows, and its count of entries, which is a part of it."""
+        """Return the size of the block that follows, and its count of entries, which is a part of
+        the block."""
         body_bytes = self._answer(Op.READ, request_id, ledger_id, entry_id)
         assert self._stream is not None
         if body_bytes < _LAC_BYTES + _COUNT.size:
             raise BookieProtocolError(f"{self._name}: a READ reply of {body_bytes} bytes")
         self._receive(_LAC_BYTES)
-        # Not taken, so that the block arrives in one piece: to put one together copies it.
+        # Only peeked, so that the block arrives in one piece: joining two pieces would copy it.
         (count,) = _COUNT.unpack(self._stream.look(_COUNT.size))
         if count < 1:
             raise BookieProtocolError(f"{self._name}: a READ reply without entries")
@@ -357,7 +362,7 @@ class BookieLink:
         return body_bytes - _LAC_BYTES, count
 
     def _answer(self, asked: Op, request_id: int, ledger_id: int, entry_id: int) -> int:
-        """Bytes of the body that follows, of an answer that is no error."""
+        """Receive the header of a successful answer; return the size of its body."""
         length, magic, version, op, _, status, answered, ledger, entry = HEADER.unpack(
             self._receive(HEADER_BYTES)
         )
@@ -365,7 +370,7 @@ class BookieLink:
         if (magic, version) != (MAGIC, VERSION) or not 0 <= body_bytes <= FRAME_BYTES_MAX:
             raise BookieProtocolError(f"{self._name}: no frame of the bookie protocol")
         if (op, status) == (Op.AUTH | RESPONSE, Status.UNAUTHORIZED):
-            # Whatever was asked: this bookie wants the handshake of the shared secret first.
+            # Whatever was requested: this bookie requires the handshake of the shared secret first.
             text = self._receive(body_bytes).decode("utf-8", "replace")
             raise BookieUnavailableError(
                 f"{self._name}: {text} (here it is the option bookieSharedSecretFile)"

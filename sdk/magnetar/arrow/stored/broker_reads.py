@@ -1,13 +1,13 @@
-"""The entries of a slice through a broker: for networks where executors do not reach bookies.
+"""The entries of a slice through a broker: for networks where executors cannot reach bookies.
 
-A blocking connection for each slice: lookup, a subscription that is not durable from the slice's
-first entry on, and messages within permits until the slice's last entry has come. What arrives is
-the entry as it is stored, so that all that follows is the same as with bookies. Brokers leave out
-what is no message of a producer, so that entries may be missing in between; and what expires while
-it is read (TTL), which a new consumer is given.
+Each slice has a blocking connection: lookup, a non-durable subscription from the slice's first
+entry on, and messages within permits until the slice's last entry has come. The broker sends
+entries as they are stored, so all further steps are the same as with bookies. Brokers leave out
+entries that are not messages of a producer, so entries may be missing in between. They also leave
+out entries that expire (TTL) during the read; a new consumer gets these.
 
-A task waits for brokers that are restarted, and for topics that move, as the driver does: up to
-`PATIENCE_S` since the last entry came. What waiting cannot mend ends it at once.
+A task waits for brokers that restart, and for topics that move, as the driver does: up to
+`PATIENCE_S` since the last entry came. An error that waiting cannot mend ends the task at once.
 """
 
 import logging
@@ -57,14 +57,14 @@ _PERMITS = 4_000
 _HOPS_MAX = 5
 _READ_BYTES = 1 << 20
 _IDLE_S = 2.0
-"""So long without a message, and the broker is asked whether there is any left."""
+"""Silence, in seconds, after which the broker is asked whether any message is left."""
 
 _SILENT_ROUNDS_MAX = 30
-"""So often, one behind the other, and it says that there is more without sending it: a minute."""
+"""Most silent rounds in a row while the broker says that there is more: a minute."""
 
 _REREADS_MAX = 3
-"""So often entries that did not come are asked for again at one place, because they may just have
-expired; if they do not come then either, they are no messages."""
+"""Most times that missing entries are requested again at one position, because they may have just
+expired. If they still do not come, they are not messages."""
 
 _MASK_64 = (1 << 64) - 1
 
@@ -72,7 +72,7 @@ _GONE = (ServerError.TopicNotFound, ServerError.SubscriptionNotFound)
 
 
 class BrokerReads:
-    """Reads of one topic, or partition of one."""
+    """Reads of one topic or partition."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class BrokerReads:
             self._link = None
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
-        """Runs of payloads in order, each with the id of its first entry.
+        """Yield runs of payloads in order, each with the id of its first entry.
 
         Raises:
-            DataLossError: the topic does not exist, or begins behind the slice.
+            DataLossError: the topic does not exist, or begins after the slice.
             CorruptDataError: a checksum does not match.
             UnreachableError: no broker serves the topic, and none did within `PATIENCE_S`.
         """
@@ -112,15 +112,15 @@ class BrokerReads:
                         part = replace(part, first=entry_id + 1)
                         rereads = 0
                         yield entry_id, [payload]
-                    self.close()  # the consumer goes with its connection, and what it was sent
+                    self.close()  # closing the connection drops the consumer and its messages
                     return
                 except _PassedError:
                     self.close()
                     rereads += 1
                 except (OSError, _AwayError, _RefusalError) as error:
-                    # The topic may have moved, or its broker is being restarted. And brokers end
-                    # connections over which no answer to their pings comes: nobody is here while
-                    # Spark's sink takes its time.
+                    # The topic may have moved, or its broker is restarting. Brokers also end
+                    # connections that do not answer their pings: this process does not answer while
+                    # Spark's sink is busy.
                     self.close()
                     if part.first > part.last:
                         return
@@ -144,8 +144,8 @@ class BrokerReads:
             raise
 
     def _waited(self, error: Exception) -> bool:
-        """Wait a while after an error; False: waiting does not help, or not any more."""
-        # A broker that was silent has been waited for already.
+        """Wait after an error. Return False if waiting does not help, or the time is up."""
+        # For a silent broker, this task has waited already.
         if isinstance(error, _SilentError) or not _may_pass(error):
             return False
         if not self._patience.has_waited:
@@ -153,16 +153,17 @@ class BrokerReads:
         return self._patience.wait()
 
     def first_held(self, part: LedgerPart) -> int:
-        """The first of these entries that may be there: brokers do not tell of single ones."""
+        """Return the first entry of the part: brokers do not say which entries they hold."""
         return part.first
 
     def _received(self, part: LedgerPart, rereads: int) -> Iterator[tuple[int, bytes]]:
-        """
+        """Yield ids and payloads of the entries that the broker sends.
+
         Args:
-            rereads: how often the first entry did not come before.
+            rereads: how often the first entry has not come before.
 
         Raises:
-            _PassedError: messages may have expired; those that were not given are to be read anew.
+            _PassedError: messages may have expired; the rest is to be read again.
         """
         link = self._opened()
         link.subscribe(self._topic, part.ledger_id, part.first)
@@ -173,8 +174,8 @@ class BrokerReads:
             arrived = link.entries()
             silent_rounds = silent_rounds + 1 if link.is_idle else 0
             if not arrived and link.is_idle:
-                # A broker that is slow says nothing either: only who has all that there is to come
-                # may stop before the end of the slice, because the rest of it is no message.
+                # A slow broker is silent, too. The read may stop before the end of the slice only
+                # if it has all messages of the topic: then the rest of the slice is not messages.
                 last = link.last_message()
                 if last < wanted and last <= seen:
                     self._check_there(link, part)
@@ -191,7 +192,7 @@ class BrokerReads:
                 if at < (part.ledger_id, part.first):
                     continue
                 if at != (seen[0], seen[1] + 1) and not has_asked:
-                    # Once for all that have arrived: where it stands now, it stood at most.
+                    # Once for all that have arrived: the consumer's position only moves forward.
                     has_asked = self._check_not_passed(link, part, seen, rereads)
                 if at > wanted:
                     self._check_there(link, part)
@@ -209,14 +210,17 @@ class BrokerReads:
     def _check_not_passed(
         self, link: "_Link", part: LedgerPart, seen: tuple[int, int], rereads: int
     ) -> bool:
-        """What was not sent behind `seen` is no message, or it expired: then the consumer was moved
-        on although it acknowledges nothing, and one that begins there is given it.
+        """Check that the broker did not move the consumer over the entries after `seen`.
 
-        Brokers also move on who begins with what is no message: hence the limit. Gives whether the
-        broker was asked.
+        Entries that were not sent are not messages, or they expired. If they expired, the broker
+        moved the consumer although it acknowledges nothing, and a consumer that begins there gets
+        them. Brokers also move a consumer that begins with entries that are not messages: hence the
+        limit.
+
+        Returns whether the broker was asked.
 
         Raises:
-            _PassedError
+            _PassedError: the broker has moved the consumer.
         """
         missing = (seen[0], seen[1] + 1)
         if missing == (part.ledger_id, part.first) and rereads >= _REREADS_MAX:
@@ -226,10 +230,13 @@ class BrokerReads:
         return True
 
     def _check_there(self, link: "_Link", part: LedgerPart) -> None:
-        """What was not sent is no message, or it went with its ledger, which readers do not hold.
+        """Check that the ledger still exists.
+
+        Entries that were not sent are not messages, or they were deleted with their ledger, which
+        readers do not retain.
 
         Raises:
-            DataLossError
+            DataLossError: the ledger is gone.
         """
         if not link.has(self._topic, part.ledger_id, part.last):
             raise DataLossError(f"{self._topic}: ledger {part.ledger_id} is gone")
@@ -240,7 +247,7 @@ class BrokerReads:
         return self._link
 
     def _found(self) -> "_Link":
-        """A connection to the broker that serves the topic."""
+        """Connect to the broker that serves the topic."""
         tls = tls_context(self._settings) if self._url.is_tls else None
         problems: list[Exception] = []
         for service in self._url.addresses:
@@ -281,7 +288,7 @@ class BrokerReads:
 
 
 class _RefusalError(Exception):
-    """The broker's own error."""
+    """An error that the broker answered with."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -290,16 +297,19 @@ class _RefusalError(Exception):
 
 
 class _AwayError(UnreachableError):
-    """No broker answers, and one may in a while."""
+    """No broker answers now, but one may answer later."""
 
 
 class _SilentError(TimeoutError):
-    """A broker has said for long that there is more, and has sent nothing."""
+    """A broker has long said that there is more, and has sent nothing."""
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the same may go well in a while: a certificate that nobody trusts, a port of
-    something else, or a role that may not read stay what they are."""
+    """Return whether a retry may succeed.
+
+    An untrusted certificate, a port of another service, or a role without the right to read will
+    not change.
+    """
     if isinstance(error, _RefusalError):
         return error.error.retryable
     if isinstance(error, SdkError):
@@ -326,11 +336,11 @@ class _Link:
         self._arrived: list[tuple[BaseCommand, bytes]] = []
         self._listener_name = settings.listener_name
         self.is_idle = False
-        """Nothing at all arrived when it was last waited for."""
+        """Whether nothing arrived in the last wait."""
         self._next_id = 0
         self._consumer_id = 0
         self._used = 0
-        """Permits that the broker has used since it was given some."""
+        """Permits that the broker has used since the last grant."""
         try:
             self._greet(settings, proxy_to)
         except BaseException:
@@ -374,21 +384,27 @@ class _Link:
         return answer
 
     def subscribe(self, topic: str, ledger_id: int, first: int) -> None:
-        """Read from an entry on. Brokers may begin with the place that they are given, or behind
-        it: this asks for the entry before, which whoever reads leaves out."""
+        """Subscribe at an entry, and grant permits.
+
+        Brokers may begin with the given position, or after it. So this requests the entry before,
+        which the caller leaves out.
+        """
         self._begin(topic, ledger_id, first - 1)
         self._used = 0
         self._permit(_PERMITS)
 
     def has(self, topic: str, ledger_id: int, entry_id: int) -> bool:
-        """Whether an entry is still there. A reader that would begin with it stands right before
-        it, and before the first ledger that is left if that of the entry is gone. Nothing is read
-        from this connection any more."""
+        """Return whether an entry still exists.
+
+        A reader that begins with the entry is positioned right before it; if the entry's ledger is
+        gone, before the first remaining ledger. The connection delivers no more messages after
+        this.
+        """
         self._begin(topic, ledger_id, entry_id)
-        # That no message of the ledger came before one of a later ledger is no second sign: one of
-        # markers and aborted transactions looks the same. A broker that leaves the place as it was
-        # given, whether its ledger is there or not, cannot be told apart from one that has it.
-        # Without any ledger there is no place.
+        # A missing message of this ledger is no second sign: a ledger of markers and aborted
+        # transactions looks the same. A broker that keeps the given position whether its ledger
+        # exists or not cannot be told apart from one that has the ledger. Without any ledger there
+        # is no position.
         return 0 <= self.mark_delete()[0] <= ledger_id
 
     def _begin(self, topic: str, ledger_id: int, entry_id: int) -> None:
@@ -414,7 +430,7 @@ class _Link:
         self._wait(BaseCommand.SUCCESS)
 
     def entries(self) -> list[tuple[int, int, bytes]]:
-        """What has arrived; waits for it a little."""
+        """Return the entries that have arrived; wait a little for them."""
         found = []
         taken = self._take(_IDLE_S)
         self.is_idle = not taken
@@ -428,7 +444,7 @@ class _Link:
                 try:
                     self._used += messages_in(payload)
                 except MalformedPayloadError:
-                    self._used += 1  # whoever reads it says what is wrong
+                    self._used += 1  # the reader of the payload reports the error
             elif command.type == BaseCommand.CLOSE_CONSUMER:
                 raise ConnectionError("the broker has closed the consumer: the topic is moving")
         if self._used >= _PERMITS // 2:
@@ -437,12 +453,13 @@ class _Link:
         return found
 
     def last_message(self) -> tuple[int, int]:
-        """The last message of the topic. Only asked while nothing arrives."""
+        """Return the last message of the topic. Only called while nothing arrives."""
         place = self._last_message().last_message_id
         return signed(place.ledgerId), signed(place.entryId)
 
     def mark_delete(self) -> tuple[int, int]:
-        """Through where everything counts as acknowledged; (-1, -1) if that is not said."""
+        """Return the position up to which everything counts as acknowledged; (-1, -1) if
+        unknown."""
         answer = self._last_message()
         if not answer.HasField("consumer_mark_delete_position"):
             return -1, -1
@@ -474,14 +491,14 @@ class _Link:
         self._socket.sendall(encode_command(command))
 
     def _take(self, timeout_s: float) -> list[tuple[BaseCommand, bytes]]:
-        """What has arrived and is no answer; empty when the time is up."""
+        """Return what has arrived except answers; empty when the time is up."""
         if not self._arrived:
             self._receive(timeout_s)
         taken, self._arrived = self._arrived, []
         return taken
 
     def _wait(self, kind: int) -> BaseCommand:
-        """The answer to the one request that is under way; messages are kept for later."""
+        """Return the answer to the one outstanding request; keep messages for later."""
         while True:
             for at, (command, _) in enumerate(self._arrived):
                 if command.type == kind:
@@ -494,7 +511,7 @@ class _Link:
                 raise TimeoutError(f"no answer within {self._operation_timeout_s} s")
 
     def _receive(self, timeout_s: float) -> bool:
-        """Wait for bytes; False when the time is up."""
+        """Wait for bytes; return False when the time is up."""
         self._socket.settimeout(timeout_s)
         try:
             data = self._socket.recv(_READ_BYTES)

@@ -1,11 +1,11 @@
-"""Names of columns, and what decides on columns without a type of theirs. Pure."""
+"""Names of columns, and the Avro types that determine a column's form. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
 VALUE = "value"
 KEY_PART = "key"
-"""Column of the key of a KEY_VALUE schema; `value` is the one of its value."""
+"""Column of the key of a KEY_VALUE schema; `value` is the column of its value."""
 
 KEY = "__key"
 TOPIC = "__topic"
@@ -19,13 +19,14 @@ _DIGITS_MAX = 38
 
 
 def members_of(union: list[Any]) -> list[Any]:
-    """The types of a union that are members of its struct; empty if it is a column of one type."""
+    """Return the types of a union that become members of a struct; empty if the union is one
+    column."""
     others = [each for each in union if each != "null"]
     return [] if len(others) < 2 or widest_of(others) else others
 
 
 def widest_of(types: list[Any]) -> str:
-    """The type that a column of these types has, if one of them holds the others; else empty."""
+    """Return the type that can hold all of these types, if one of them can; else empty."""
     names = {each for each in types if isinstance(each, str)}
     if len(types) == 2 and names == {"int", "long"}:
         return "long"
@@ -35,5 +36,6 @@ def widest_of(types: list[Any]) -> str:
 
 
 def is_decimal(schema: Mapping[str, Any]) -> bool:
-    """Whether it is a number that a column has room for; else it is its bytes."""
+    """Return whether a schema is a decimal that fits into a column; otherwise the column has its
+    bytes."""
     return schema.get("logicalType") == "decimal" and 0 < schema.get("precision", 0) <= _DIGITS_MAX

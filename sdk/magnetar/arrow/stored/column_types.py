@@ -1,11 +1,11 @@
 """The columns of a topic as Arrow types: those of its schema, and those of every message. Pure.
 
-The columns of every message are named as the known Pulsar connector for Spark names them. Types are
-such as Spark has, to the letter. JSON and AVRO values are described by Avro definitions: as in
-Spark's own `from_avro`, a union with null may be null, int with long is long, float with double is
-double, and any other union is a struct of its members, of which one is set; in JSON it is its text.
-What has no type is left out: null, a record within itself, and what is made of these.
-PROTOBUF_NATIVE: `protobuf_columns.py`.
+The columns of every message have the names of the Pulsar connector for Spark. Types match Spark's
+exactly. JSON and AVRO values are described by Avro definitions. As in Spark's own `from_avro`, a
+union with null may be null, int with long is long, float with double is double, and any other union
+is a struct of its members, of which one is set; in JSON it is its text. Types without a column are
+left out: null, a record within itself, and types made of these. PROTOBUF_NATIVE:
+`protobuf_columns.py`.
 """
 
 import json
@@ -32,7 +32,7 @@ from magnetar.arrow.stored.errors import SchemaMismatchError
 from magnetar.arrow.stored.slices import PERMISSIVE, ValueSchema
 
 INSTANT = pa.timestamp("us", tz="UTC")
-"""Times are moments, as precise as Spark has them."""
+"""Times are instants, with Spark's precision."""
 
 METADATA_FIELDS = (
     pa.field(KEY, pa.binary()),
@@ -42,21 +42,20 @@ METADATA_FIELDS = (
     pa.field(EVENT_TIME, INSTANT),
     pa.field(PROPERTIES, pa.map_(pa.string(), pa.string())),
 )
-"""What every message has beside its value. `__messageId` is a serialized `MessageIdData`."""
+"""Columns of every message beside its value. `__messageId` is a serialized `MessageIdData`."""
 
 ERROR_FIELD = pa.field(ERROR, pa.string())
-"""Why a message has no value, or not all of it; else null. Only with mode PERMISSIVE."""
+"""Why a message has no value, or only a part of it; else null. Only with mode PERMISSIVE."""
 
 CHANGE = "__change"
 UPSERT, DELETE = "upsert", "delete"
 CHANGE_FIELD = pa.field(CHANGE, pa.string())
-"""What a message does to the table of newest values: it sets the value of its key, or removes it.
+"""Effect of a message on the table of newest values: it sets the value of its key, or removes it.
 Only in a change feed."""
 
 METADATA_NAMES = frozenset(each.name for each in (*METADATA_FIELDS, ERROR_FIELD))
 _RESERVED = frozenset(name.lower() for name in METADATA_NAMES)
-"""Names that no field of a record can have as a column: Spark knows columns without regard to
-case."""
+"""Names that a field of a record cannot have as a column. Spark ignores case in column names."""
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -85,14 +84,14 @@ SCHEMA_TYPES: Mapping[str, pa.DataType] = {
     "TIME": pa.int64(),
     "LOCAL_TIME": pa.int64(),
 }
-"""Primitive schemas. DATE is a moment, as Java's `Date` is. TIME is milliseconds of the day,
-LOCAL_TIME nanoseconds."""
+"""Types of primitive schemas. DATE is an instant, as Java's `Date` is. TIME is milliseconds of the
+day, LOCAL_TIME nanoseconds."""
 
 _DEPTH_MAX = 64
 
 
 def all_columns(schema: ValueSchema, mode: str) -> pa.Schema:
-    """The columns that there are: those of the values, then those of every message.
+    """Return all columns: those of the values, then those of every message.
 
     Raises:
         SchemaMismatchError: a definition that cannot be read.
@@ -102,8 +101,10 @@ def all_columns(schema: ValueSchema, mode: str) -> pa.Schema:
 
 
 def value_fields(schema: ValueSchema) -> list[pa.Field]:
-    """The columns of a topic's values: the fields of a record but those that have the name of a
-    metadata column, key and value of KEY_VALUE, and else one column `value`.
+    """Return the columns of a topic's values.
+
+    These are the fields of a record, except those with the name of a metadata column; key and value
+    of KEY_VALUE; otherwise one column `value`.
 
     Raises:
         SchemaMismatchError: a definition that cannot be read.
@@ -123,7 +124,7 @@ def value_fields(schema: ValueSchema) -> list[pa.Field]:
 
 
 def value_type(schema: ValueSchema) -> pa.DataType:
-    """The type of a value; binary if Arrow has none for it.
+    """Return the type of a value; binary if Arrow has none for it.
 
     Raises:
         SchemaMismatchError: a definition that cannot be read.
@@ -137,16 +138,17 @@ def value_type(schema: ValueSchema) -> pa.DataType:
 
 
 def is_record(schema: ValueSchema, made: pa.DataType) -> bool:
-    """Whether its fields are columns; the members of a union are not."""
+    """Return whether the fields of a type are columns; the members of a union are not."""
     return pa.types.is_struct(made) and not schema.definition.lstrip().startswith("[")
 
 
 def type_of(definition: str, *, is_json: bool) -> pa.DataType | None:
-    """The type of a value with this Avro definition; None if Arrow has none. In JSON, logical types
-    are what they are written as, and a union of types is its text.
+    """Return the type of a value with this Avro definition; None if Arrow has none.
+
+    In JSON, a logical type is its base type, and a union of types is its text.
 
     Raises:
-        SchemaMismatchError: the definition is no JSON, or no Avro.
+        SchemaMismatchError: the definition is not JSON, or not Avro.
     """
     try:
         schema = json.loads(definition)
@@ -159,7 +161,7 @@ def type_of(definition: str, *, is_json: bool) -> pa.DataType | None:
 
 
 class _Types:
-    """One definition: records and enums have names that later types refer to."""
+    """The types of one definition, whose records and enums have names that later types refer to."""
 
     def __init__(self, is_json: bool) -> None:
         self._is_json = is_json
@@ -171,7 +173,7 @@ class _Types:
         if isinstance(schema, list):
             return self._union(schema, depth)
         if isinstance(schema, str):
-            # A record that is not complete is none of the named ones: it is within itself.
+            # A record that is not complete is not among the named ones: it is within itself.
             return _PRIMITIVES.get(schema) or self._named.get(schema)
         kind = schema["type"]
         if kind == "record":

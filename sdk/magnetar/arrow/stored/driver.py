@@ -1,6 +1,6 @@
 """Plans reads: topics, positions, slices.
 
-Everything that can be wrong with a read is found here, before a slice of it is read.
+Planning finds all errors that can be known before a slice is read.
 """
 
 from collections.abc import Collection, Mapping
@@ -53,14 +53,14 @@ _NOTHING_BEGUN = Begun()
 
 
 class Beginning(NamedTuple):
-    """Where a streaming query begins."""
+    """The start of a streaming query."""
 
     starts: dict[str, MessageId]
-    """Topics that its first offset names, and the last entry of each that is *not* read."""
+    """Topics of the first offset, with the last entry of each that is *not* read."""
     ended: frozenset[str]
-    """Segments among them of which nothing is left to read."""
+    """Segments among them with nothing left to read."""
     waiting: frozenset[str]
-    """Segments that are begun later, when those before them were read."""
+    """Segments that begin later, after the segments before them were read."""
 
 
 class SourceDriver:
@@ -78,7 +78,7 @@ class SourceDriver:
         self._states: TopicStates | StoredTopics
         self._scalable: ScalableStates | None = None
         self.schemas: SchemaSource
-        """Tells the schemas of the topics."""
+        """Source of the topics' schemas."""
         if options.objects is not None:
             self._stored = self._states = self.schemas = _stored_topics(options, options.objects)
         else:
@@ -99,7 +99,7 @@ class SourceDriver:
 
     @property
     def admin(self) -> AdminClient:
-        """What asks the brokers. A query of objects alone has none."""
+        """Client of the brokers' administration interface. A query of objects alone has none."""
         assert self._admin is not None, "the query asks no broker"
         return self._admin
 
@@ -115,8 +115,10 @@ class SourceDriver:
     def topics(
         self, *, missing_ok: bool = False, hold_s: int = 0, begun: Begun = _NOTHING_BEGUN
     ) -> dict[str, TopicState]:
-        """The topics as they are now; brokers keep them for so long, although nobody connects. Of
-        scalable topics, the segments of which something may be left to read behind `begun`.
+        """Return the topics as they are now; of scalable topics, the segments not fully read by
+        `begun`.
+
+        For `hold_s` seconds the brokers keep the topics although no client connects.
 
         Raises:
             TopicNotFoundError
@@ -129,27 +131,27 @@ class SourceDriver:
 
     @property
     def orders(self) -> Mapping[str, SegmentOrder]:
-        """The scalable topics as they were at the last look, by `topic://` name."""
+        """The scalable topics at the last look, by `topic://` name."""
         return self._scalable.orders if self._scalable is not None else {}
 
     def order_of(self, name: str) -> SegmentOrder | None:
-        """The scalable topic that a topic is a segment of, as it was at the last look."""
+        """Return the scalable topic of a segment, as it was at the last look."""
         if self._scalable is None:
             return None
         return self._scalable.order_of(TopicName.parse(name))
 
     def selects(self, name: str) -> bool:
-        """Whether the options name this topic."""
+        """Return whether the options select this topic."""
         if self._states.selects(name):
             return True
         return self._scalable is not None and self._scalable.selects(TopicName.parse(name))
 
     def starts(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
-        """Where the query begins: offsets, the last entry that is *not* read.
+        """Return the start of the query: offsets, the last entry that is *not* read.
 
         Raises:
-            OffsetError: what the options say does not fit the topics.
-            DataLossError: it was trimmed.
+            OffsetError: the options do not fit the topics.
+            DataLossError: the start was trimmed.
         """
         options = self.options
         if options.starting_subscription:
@@ -167,12 +169,14 @@ class SourceDriver:
         }
 
     def beginning(self, states: Mapping[str, TopicState]) -> Beginning:
-        """Where a streaming query begins: as `starts`, and of scalable topics with the segments
-        that can be read first. Those that come of them follow later, from their beginning.
+        """Return the start of a streaming query.
+
+        It is as `starts`; of scalable topics it has the segments that can be read first. Their
+        children follow later, from their beginning.
 
         Raises:
-            As `starts`; OffsetError also: a segment is to be read from a place on, and one that
-            came of it as well.
+            As `starts`; OffsetError also: a segment is to be read from a position on, and so is one
+            of its descendants.
         """
         starts = self.starts(states)
         if not self.orders:
@@ -192,11 +196,11 @@ class SourceDriver:
         starts: Mapping[str, MessageId],
         waiting: Collection[str],
     ) -> None:
-        """Segments that are begun later are read from their first message.
+        """Check that segments that begin later are read from their first message.
 
         Raises:
-            OffsetError: one of them is to be read from some other place on. Not so if that comes of
-                a time for all: what lies before it there was published by a clock that is behind.
+            OffsetError: one of them is to be read from another position on. This does not apply to
+                a time for all topics: earlier messages in such a segment come from a slow clock.
         """
         options = self.options
         for name in sorted(waiting):
@@ -220,12 +224,12 @@ class SourceDriver:
         ended: Collection[str],
         states: Mapping[str, TopicState],
     ) -> set[str]:
-        """The topics that the next offset of a query names; all but segments that cannot be read
-        yet, or need not be any more.
+        """Return the topics of the query's next offset: all but segments that cannot be read yet,
+        or are done.
 
         Args:
-            begun: the offset before.
-            ended: segments of which it is known that they were read to their ends.
+            begun: the previous offset.
+            ended: segments that are known to be read to their ends.
         """
         names = set(states)
         done = done_names(begun, states).union(ended)
@@ -236,7 +240,7 @@ class SourceDriver:
 
     @property
     def _begins_by_offsets(self) -> bool:
-        """Whether `startingOffsets` says where the query begins."""
+        """Whether `startingOffsets` determines where the query begins."""
         options = self.options
         return not (
             options.starting_subscription
@@ -245,10 +249,10 @@ class SourceDriver:
         )
 
     def _starting(self, states: Mapping[str, TopicState]) -> StartingOffsets:
-        """`startingOffsets`, with the segments of scalable topics in the place of these.
+        """Return `startingOffsets`, with scalable topics replaced by their segments.
 
         Raises:
-            OffsetError, DataLossError: it names what is not there.
+            OffsetError, DataLossError: it names a topic or segment that does not exist.
         """
         starting = self._of_segments("startingOffsets", self.options.starting, states)
         for order in self.orders.values():
@@ -278,11 +282,11 @@ class SourceDriver:
         return topic.is_segment and self._scalable.selects(topic)
 
     def ends(self, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
-        """Where a batch query ends: offsets, the last entry that is read.
+        """Return the end of a batch query: offsets, the last entry that is read.
 
         Raises:
-            OffsetError: what the options say does not fit the topics, or ends before it begins.
-            DataLossError: it was trimmed.
+            OffsetError: the options do not fit the topics, or the query ends before it begins.
+            DataLossError: the end was trimmed.
         """
         options = self.options
         if options.ending_times:
@@ -291,7 +295,7 @@ class SourceDriver:
             last = {name: state.end for name, state in states.items()}
             return {**last, **self._since(states, behind)}
         if options.ending_ms is not None:
-            # The first message behind that time is the first that is not read.
+            # The first message after that time is the first that is not read.
             return self._states.first_since(states, options.ending_ms + 1)
         ending = self._of_segments("endingOffsets", options.ending, states)
         found = {}
@@ -313,7 +317,7 @@ class SourceDriver:
         starts: Mapping[str, MessageId],
         ends: Mapping[str, MessageId],
     ) -> dict[str, int]:
-        """How many entries of each topic are a slice."""
+        """Return the number of entries per slice, by topic."""
         size = self.options.slice_bytes
         return {
             name: slice_entries(states[name], starts[name], end, slice_bytes=size)
@@ -341,11 +345,12 @@ class SourceDriver:
         cuts: Mapping[str, int],
         joined: Mapping[str, int],
     ) -> list[tuple[Slice, ...]]:
-        """The tasks that read what lies between: slices of so many entries as `cuts` says, those of
-        `joined` topics together.
+        """Return the tasks that read from `starts` to `ends`.
+
+        Slices have as many entries as `cuts` says; those of `joined` topics share a task.
 
         Raises:
-            DataLossError: a ledger was deleted meanwhile, and that is not allowed.
+            DataLossError: a ledger was deleted meanwhile, and the options do not allow it.
         """
         groups: dict[object, list[Slice]] = {}
         for number, each in enumerate(self.slices(states, starts, ends, value_schema, cuts)):
@@ -363,11 +368,12 @@ class SourceDriver:
         value_schema: ValueSchema,
         cuts: Mapping[str, int] | None = None,
     ) -> list[Slice]:
-        """The slices of what lies between; `cuts` says of how many entries they are.
-        `value_schema` makes the columns; which versions messages were written with is asked here.
+        """Return the slices from `starts` to `ends`; `cuts` has their number of entries.
+
+        `value_schema` makes the columns. The schema versions of the messages are looked up here.
 
         Raises:
-            DataLossError: a ledger was deleted meanwhile, and that is not allowed.
+            DataLossError: a ledger was deleted meanwhile, and the options do not allow it.
         """
         cuts = {**self.cuts(states, starts, ends), **(cuts or {})}
         plans = [
@@ -386,7 +392,7 @@ class SourceDriver:
     def _value_schemas(
         self, plans: list[SlicePlan], value_schema: ValueSchema
     ) -> dict[str, ValueSchema]:
-        """For each topic (or partition) with its versions."""
+        """Return the schema with its versions, for each topic or partition."""
         topics = {plan.topic: TopicName.parse(plan.topic).partitioned for plan in plans}
         found = with_versions(self.schemas, topics.values(), value_schema)
         return {name: found[topic] for name, topic in topics.items()}
@@ -399,8 +405,8 @@ class SourceDriver:
     ) -> list[Slice]:
         if not plans:
             return []
-        # Here, not above: most of what a process has to load, and who asks for columns only, or
-        # reads through brokers, does without.
+        # Imported here: this is most of what a process has to load, and queries that only need
+        # columns, or read through brokers, do without it.
         from magnetar.arrow.stored.ledger_directory import LedgerDirectory, ledger_part
 
         if self._directory is None:
@@ -492,7 +498,7 @@ class SourceDriver:
     def _since(
         self, states: Mapping[str, TopicState], times: Mapping[str, int]
     ) -> dict[str, MessageId]:
-        """The offset before the first message of each of these topics since its own time."""
+        """Return the offset before the first message of each of these topics since its own time."""
         found: dict[str, MessageId] = {}
         for time_ms in sorted(set(times.values())):
             some = {name: states[name] for name, each_ms in times.items() if each_ms == time_ms}
@@ -518,7 +524,7 @@ class SourceDriver:
 
 
 def _stored_topics(options: SourceOptions, objects: ObjectOptions) -> "StoredTopics":
-    # Here, not above: other queries do without, and it has to load much.
+    # Imported here: other queries do without it, and it has to load much.
     from magnetar.arrow.stored.stored_topics import StoredTopics
 
     return StoredTopics(
@@ -530,7 +536,7 @@ def _stored_topics(options: SourceOptions, objects: ObjectOptions) -> "StoredTop
 
 
 def _objects_of(state: TopicState) -> dict[int, ObjectPart]:
-    """The objects of a topic's ledgers, by ledger."""
+    """Return the objects of a topic's ledgers, by ledger."""
     found = {}
     for each in state.ledgers:
         if each.object is not None:
@@ -547,8 +553,10 @@ def _object_part(wanted: EntryRange, found: ObjectPart, state: TopicState) -> Le
 def _behind_subscription(
     states: Mapping[str, TopicState], subscription: str, segments: Collection[str]
 ) -> dict[str, MessageId]:
-    """Through where a subscription has acknowledged everything. A segment that has ended without it
-    counts as read: a subscription is not carried over to what was sealed before it came.
+    """Return the positions up to which a subscription has acknowledged everything.
+
+    A segment that has ended without the subscription counts as read: subscriptions are not carried
+    over to segments that were sealed before.
 
     Raises:
         OffsetError: a topic has no such subscription.
@@ -557,7 +565,7 @@ def _behind_subscription(
     for name, state in states.items():
         place = (state.mark_deletes or {}).get(subscription)
         if place is None and name in segments and (state.has_ended or state.mark_deletes is None):
-            place = state.end  # Of one that was never used: before its first message.
+            place = state.end  # Of an unused segment: before its first message.
         elif place is None and state.is_there:
             raise OffsetError(
                 f"option startingSubscription: {name} has no subscription {subscription}: begin by "
@@ -570,10 +578,10 @@ def _behind_subscription(
 def _times_of(
     option: str, times: Mapping[str, int], states: Mapping[str, TopicState]
 ) -> dict[str, int]:
-    """The times of those topics that have one: a partition's or segment's own, or its topic's.
+    """Return the times of the topics that have one: a partition's or segment's own, or its topic's.
 
     Raises:
-        OffsetError: a time is of a topic that is none of the query's.
+        OffsetError: a time is of a topic that the query does not read.
     """
     found: dict[str, int] = {}
     used: set[str] = set()

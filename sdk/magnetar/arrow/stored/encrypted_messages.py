@@ -1,9 +1,9 @@
-"""Messages that their producers have encrypted: opened with private keys from files.
+"""Decryption of messages that their producers have encrypted, with private keys from files.
 
-A plan holds the path of the keys and no key; executors read them. `{name}` in the path stands for
-the name of a key, which a message says. A path without it is one key, for whatever names messages
-say, and a file that is not there ends the task at once: it is a mistake, and not a matter of single
-messages that `mode` could pass over.
+A plan holds the path of the keys, and no key; executors read them. `{name}` in the path is replaced
+by the name of a key, which a message carries. A path without it is one key for all names. If its
+file does not exist, the task ends at once: this is a mistake, not a matter of single messages that
+`mode` could skip.
 """
 
 from functools import lru_cache
@@ -15,11 +15,11 @@ from magnetar.sdk.errors import MissingPackageError
 
 _OPTION = "privateKeyFile"
 _FILES_MAX = 16
-"""Paths whose opened data keys a process keeps: opening one costs a millisecond."""
+"""Most paths whose decrypted data keys a process keeps: decrypting one costs a millisecond."""
 
 
 def decryption_of(path: str) -> Decrypt | None:
-    """Return a function that decrypts messages by the keys at a path; None: the path is empty.
+    """Return a function that decrypts messages with the keys at a path; None if the path is empty.
 
     Raises:
         OptionError: the file cannot be read, or a package is missing.
@@ -39,7 +39,7 @@ def decryption_of(path: str) -> Decrypt | None:
 
 @lru_cache(maxsize=_FILES_MAX)
 def _opened(path: str) -> Decrypt:
-    # Here, not above: few tasks need it, and it has to load much.
+    # Imported here: few tasks need it, and it has to load much.
     from magnetar.sdk.encryption import FileKeyReader, MessageDecryptor
 
     return MessageDecryptor(FileKeyReader(private_path=path)).decrypt

@@ -1,8 +1,8 @@
-"""Entries into rows: metadata, compression, batches, chunks, and what is no message of a producer.
+"""Entries into rows: metadata, compression, batches, chunks, and entries that are not messages.
 
-`EntryRows` gets the entries of a slice in order and adds rows. A message that was cut into chunks
-belongs to the slice that has its last chunk; chunks before the slice are fetched through
-`fetch_before`. What never is a row: markers, messages compacted out of a batch, chunks whose
+`EntryRows` gets the entries of a slice in order and adds rows. A chunked message belongs to the
+slice that has its last chunk; chunks before the slice are fetched through `fetch_before`. Some
+entries and messages never become rows: markers, messages compacted out of a batch, chunks whose
 message has lost its beginning.
 """
 
@@ -24,13 +24,14 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 T = TypeVar("T")
 
 _BASE64_SPACE = b" \t\r\n"
-"""Encoders put line breaks into what is long."""
+"""Whitespace in base64: encoders break long lines."""
 
 FetchBefore = Callable[[int, int], Iterator[bytes]]
-"""The entries before one of this ledger and entry id, nearest first; ends at some bound."""
+"""Yields the entries before this ledger and entry id, nearest first, up to some bound."""
 
 Decrypt = Callable[[bytes, MessageMetadata], bytes]
-"""The body of a message before its producer encrypted it; raises an SdkError if no key fits."""
+"""Returns the body of a message before its producer encrypted it; raises an SdkError if no key
+fits."""
 
 
 class EntryRows:
@@ -46,7 +47,7 @@ class EntryRows:
         chunked_bytes_max: int,
         decrypt: Decrypt | None = None,
     ) -> None:
-        """`decrypt`: opens messages that producers have encrypted; None: they cannot be read."""
+        """`decrypt` opens encrypted messages; if it is None, they cannot be read."""
         self._rows = rows
         self._decrypt = decrypt
         self._topic = topic
@@ -66,8 +67,9 @@ class EntryRows:
         skip_through: int = -1,
         stop_at: int = -1,
     ) -> None:
-        """Add the messages of an entry; of a batch those behind index `skip_through`, and up to
-        `stop_at` unless that is -1.
+        """Add the messages of an entry; of a batch, those after `skip_through` and up to `stop_at`.
+
+        Both are indexes in the batch. -1 sets no bound.
 
         Raises:
             CorruptDataError: the entry cannot be read, or no key opens it, with mode FAILFAST.
@@ -88,7 +90,7 @@ class EntryRows:
             self._add_unreadable(ledger_id, entry_id, payload, str(error))
 
     def _add_unreadable(self, ledger_id: int, entry_id: int, payload: bytes, problem: str) -> None:
-        """One row for all of the entry: how many messages it has is not sure either."""
+        """Add one row for the whole entry: its number of messages is uncertain as well."""
         try:
             metadata, _ = split_payload(payload)
         except SdkError:
@@ -104,7 +106,7 @@ class EntryRows:
     ) -> None:
         metadata, body_at = split_payload(payload)
         if metadata.HasField("marker_type"):
-            return  # written by a broker: no message
+            return  # written by a broker: not a message
         body: Part = memoryview(payload)[body_at:]
         if metadata.encryption_keys:
             body = self._opened(metadata, bytes(body))
@@ -180,7 +182,7 @@ class EntryRows:
         if not (keys or event_ms or singles):
             return
         rows = self._rows
-        # Where the rows are that are left of the batch; usually it is all of them.
+        # Rows of the messages that are left of the batch; usually these are all.
         row_of = None if indexes is None else {index: at for at, index in enumerate(indexes)}
         rows.set_keys(_rows_of(keys, first, row_of))
         rows.set_event_times(_rows_of(event_ms, first, row_of))
@@ -188,7 +190,7 @@ class EntryRows:
             self._add_extras(row, single)
 
     def _add_extras(self, row: int, metadata: MessageMetadata | SingleMessageMetadata) -> None:
-        """What not every message has."""
+        """Set the optional fields of a message."""
         rows = self._rows
         if metadata.HasField("partition_key"):
             rows.set_key(row, _key(metadata))
@@ -201,7 +203,7 @@ class EntryRows:
             rows.set_null(row)
 
     def _opened(self, metadata: MessageMetadata, body: bytes) -> bytes:
-        """The body of an encrypted message, or of a chunk of one: each is encrypted by itself."""
+        """Decrypt the body of a message, or of a chunk: each chunk is encrypted by itself."""
         if self._decrypt is None:
             raise CorruptDataError(
                 "it is encrypted, and there is no key for it: option privateKeyFile names one"
@@ -211,7 +213,7 @@ class EntryRows:
     def _assembled(
         self, metadata: MessageMetadata, ledger_id: int, entry_id: int, body: bytes
     ) -> bytes | None:
-        """The whole body if this is its last chunk, and all others are there."""
+        """Return the whole body if this is its last chunk, and all others exist; else None."""
         name, count = metadata.uuid, metadata.num_chunks_from_msg
         if not 0 <= metadata.chunk_id < count:
             raise CorruptDataError(f"it is chunk {metadata.chunk_id} of a message of {count}")
@@ -227,8 +229,8 @@ class EntryRows:
                 return None  # its beginning was trimmed, or never stored
             return b"".join(chunks[index] for index in range(count))
         while self._chunk_bytes > self._chunked_bytes_max and self._chunks:
-            # Producers that died between two chunks leave them: the oldest go, and are fetched
-            # again if their message ends after all.
+            # Producers that died between two chunks leave them behind. The oldest are dropped, and
+            # fetched again if their message ends after all.
             oldest = next(iter(self._chunks))
             self._chunk_bytes -= sum(map(len, self._chunks.pop(oldest).values()))
         return None
@@ -236,10 +238,10 @@ class EntryRows:
     def _take_earlier(
         self, last: MessageMetadata, chunks: dict[int, bytes], ledger_id: int, entry_id: int
     ) -> None:
-        """Look for missing chunks before the slice, or among what was dropped.
+        """Look for missing chunks before the slice, or among those that were dropped.
 
         Raises:
-            CorruptDataError: the message is larger than may be put together.
+            CorruptDataError: the message is larger than the limit for chunked messages.
         """
         count = last.num_chunks_from_msg
         if len(chunks) == count:
@@ -268,13 +270,13 @@ class EntryRows:
                 metadata.producer_name == last.producer_name
                 and metadata.sequence_id < last.sequence_id
             ):
-                return  # what it sent before this message: the first chunk was never stored
+                return  # an earlier message of the producer: the first chunk was never stored
 
 
 def _rows_of(
     values: Mapping[int, T], first: int, row_of: Mapping[int, int] | None
 ) -> Iterator[tuple[int, T]]:
-    """What belongs to messages of a batch, by row instead of by index."""
+    """Yield what belongs to messages of a batch, by row instead of by index."""
     if row_of is None:
         return ((first + index, value) for index, value in values.items())
     return ((first + row_of[index], value) for index, value in values.items() if index in row_of)
@@ -288,15 +290,15 @@ def _key(metadata: MessageMetadata | SingleMessageMetadata) -> bytes:
     try:
         return base64.b64decode(text.translate(None, _BASE64_SPACE), validate=True)
     except ValueError:
-        return text  # it says base64 and is none: the text is all there is
+        return text  # the flag says base64 and is wrong: keep the text
 
 
 def _text(found: str | bytes) -> str:
-    """What protobuf gives as bytes is no UTF-8, and Spark's strings are."""
+    """Return a string for Spark. Protobuf gives text that is not UTF-8 as bytes."""
     return found if isinstance(found, str) else found.decode("utf-8", "replace")
 
 
 def _version(metadata: MessageMetadata) -> int:
-    """Of the schema that the message was written with: the broker's own number."""
+    """Return the schema version that the message was written with: the broker's own number."""
     version: bytes = metadata.schema_version
     return int.from_bytes(version, "big") if version else NO_VERSION

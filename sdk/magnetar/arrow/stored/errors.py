@@ -3,28 +3,28 @@
 SdkError                        see `magnetar.sdk.errors`
 └── MagnetarArrowError          one line that says what to do; `retryable` as everywhere
     ├── OptionError             an option with an unknown name, or a value that is not allowed
-    ├── TopicNotFoundError      no topic of that name, or none that fits the pattern
-    ├── OffsetError             offsets that are no offsets of these topics
-    ├── DataLossError           what is asked for was deleted, or trimmed
-    │   └── EntryLossError      one entry of a ledger that is there
+    ├── TopicNotFoundError      no topic has that name, or matches the pattern
+    ├── OffsetError             offsets that are not valid for these topics
+    ├── DataLossError           requested messages were deleted, or trimmed
+    │   └── EntryLossError      one entry of a ledger that still exists
     ├── UnreachableError        a server that planning needs does not answer
     ├── RefusedError            a broker has answered with an error of HTTP
-    ├── CorruptDataError        what is stored cannot be read: carries topic and message id
-    │   └── HeadlessMessageError  a message in chunks has lost its beginning
+    ├── CorruptDataError        stored data that cannot be read: carries topic and message id
+    │   └── HeadlessMessageError  a chunked message has lost its beginning
     └── SchemaMismatchError     columns that do not fit the topic's schema
 
-`magnetar.arrow.stored.errors` and `magnetar.sdk.spark.errors` add to the tree.
+`magnetar.arrow.errors` and `magnetar.sdk.spark.errors` add to the tree.
 """
 
 from magnetar.sdk.errors import SdkError
 
 
 class MagnetarArrowError(SdkError):
-    """Something that the caller of a read, or the user of a query, can put right."""
+    """An error that the caller of a read, or the user of a query, can correct."""
 
 
 class OptionError(MagnetarArrowError):
-    """An option that is not known, missing, or of a value that is not allowed."""
+    """An option that is unknown, missing, or has a value that is not allowed."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"option {name}: {problem}")
@@ -40,11 +40,11 @@ class OffsetError(MagnetarArrowError):
 
 
 class DataLossError(MagnetarArrowError):
-    """Messages that the query still has to read are not there any more."""
+    """Messages that the query still has to read do not exist any more."""
 
 
 class EntryLossError(DataLossError):
-    """The first entry that was not given is lost; those behind it may be there."""
+    """The first entry that was not delivered is lost; later ones may exist."""
 
 
 class UnreachableError(MagnetarArrowError):
@@ -62,11 +62,11 @@ class RefusedError(MagnetarArrowError):
 
 
 class CorruptDataError(MagnetarArrowError):
-    """An entry that no replica gives back as it was written, or that is no message."""
+    """An entry that no replica returns as it was written, or that is not a message."""
 
 
 class HeadlessMessageError(CorruptDataError):
-    """A message in chunks whose beginning is not there: lost data, not data that cannot be read."""
+    """A chunked message whose beginning is gone: the data is lost, not unreadable."""
 
 
 class SchemaMismatchError(MagnetarArrowError):

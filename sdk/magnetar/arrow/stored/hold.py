@@ -1,12 +1,13 @@
-"""The subscription that keeps what a running query may still need from being deleted.
+"""The subscription that retains the messages which a running query may still need.
 
-One durable subscription on each topic (or partition) of the query, without a consumer. Its position
-follows the checkpoint: when Spark says that a micro-batch is done, what was before goes free, but
-for what the next one may still need (`releasable`). Spark says so when the next micro-batch is
-built: the last one is held until there is another, or until the query has been idle for a while.
+Each topic (or partition) of the query has one durable subscription, without a consumer. Its
+position follows the checkpoint. When Spark reports that a micro-batch is done, earlier messages are
+released, except those that the next micro-batch may still need (`releasable`). Spark reports this
+when it builds the next micro-batch. So the last one is retained until there is another, or until
+the query has been idle for a while.
 
-A subscription also tells what was lost: if it stands behind the checkpoint although only this query
-moves it, messages went without having been read (by expiry, or a backlog quota).
+The subscription also reveals losses. If it has moved past the checkpoint although only this query
+moves it, messages were removed unread (by expiry, or a backlog quota).
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ _NOT_FOUND = 404
 
 
 class Hold:
-    """The subscriptions of one query. What is to be done is done for all topics together.
+    """The subscriptions of one query. Each operation covers all topics together.
 
     Methods raise:
         UnreachableError, RefusedError: from the brokers.
@@ -29,11 +30,14 @@ class Hold:
         self._admin = admin
         self.subscription = subscription
         self._held: dict[str, MessageId] = {}
-        """Where each topic's subscription stands, as far as this process knows."""
+        """Last known position of each topic's subscription."""
 
     def keep(self, topics: Mapping[str, tuple[MessageId, MessageId | None]]) -> None:
-        """See that everything behind a place in each topic is held; with it goes where the topic's
-        subscription is now, None if there is none. One that holds more is left alone."""
+        """Ensure that everything after a position in each topic is retained.
+
+        Each value has that position, and the subscription's current one, None without a
+        subscription. A subscription that retains more stays where it is.
+        """
         taken = {}
         for topic, (through, stands_at) in topics.items():
             if stands_at is None or (topic not in self._held and reach(stands_at) > reach(through)):
@@ -45,12 +49,15 @@ class Hold:
             raise error
 
     def stands_at(self, topic: str) -> MessageId:
-        """Everything behind this is held, as far as this process knows."""
+        """Return the last known position of the subscription: everything after it is retained."""
         return self._held.get(topic, BEFORE_FIRST)
 
     def release(self, topics: Mapping[str, MessageId], *, is_idle: bool = False) -> None:
-        """Everything up to these places is not needed any more; `is_idle`: unless a message in
-        chunks begins right before one, whose end may still come."""
+        """Release everything up to these positions.
+
+        With `is_idle`, a position stays if a chunked message that may still end begins right before
+        it.
+        """
         moved = {
             topic: through
             for topic, through in topics.items()
@@ -58,12 +65,12 @@ class Hold:
         }
         answers = self._change("move", moved, sparesUnfinished=is_idle)
         for error in answers.refused.values():
-            # The topic was deleted, or somebody deleted the subscription: nothing to hold.
+            # The topic or the subscription was deleted: there is nothing to retain.
             if error.status != _NOT_FOUND:
                 raise error
 
     def drop(self, topics: Iterable[str]) -> None:
-        """Nothing is to be held any more: the subscriptions go."""
+        """Delete the subscriptions: nothing is retained any more."""
         given = list(topics)
         answers = self._admin.ask_topics(
             "subscriptions",
@@ -78,7 +85,7 @@ class Hold:
         self._held.clear()
 
     def _change(self, action: str, places: Mapping[str, MessageId], **more: object) -> Answers:
-        """Move the subscriptions of these topics, and note which stand there now."""
+        """Move the subscriptions of these topics, and record the new positions."""
         if not places:
             return Answers({}, {})
         answers = self._admin.ask_topics(
@@ -96,10 +103,10 @@ class Hold:
 
 
 def _behind(through: MessageId) -> dict[str, object]:
-    """The place behind an offset, as the administration interface names it."""
+    """Return the position after an offset, in the form of the administration interface."""
     return {
         "ledgerId": through.ledger_id,
         "entryId": through.entry_id,
-        # Of an entry that is read in part, all is held.
+        # If an entry is read in part, all of it is retained.
         "isExcluded": through.entry_id >= 0 and through.batch_index < 0,
     }

@@ -1,8 +1,8 @@
-"""Where ledgers lie, for the driver: ensembles from the metadata store, and where bookies listen.
+"""Ledger locations for the driver: ensembles from the metadata store, and addresses of bookies.
 
-The metadata store is reached by asyncio; a thread of its own runs that, so that the driver, which
-Spark calls from plain code, can ask. Values of closed ledgers are kept for a while: only
-re-replication changes them.
+The client of the metadata store uses asyncio. It runs in a thread of its own, so that the driver,
+which Spark calls from synchronous code, can use it. Metadata of closed ledgers is cached for a
+while: only re-replication changes it.
 """
 
 import asyncio
@@ -26,19 +26,20 @@ T = TypeVar("T")
 _ROOT = "/ledgers"
 
 _KEPT_S = 60.0
-"""How long the place of a closed ledger is believed."""
+"""How long the location of a closed ledger is cached, in seconds."""
 
 _READS_AT_ONCE = 64
 _TIMEOUT_S = 60.0
 
 
 class LedgerDirectory:
-    """Looks ledgers and bookies up. For one thread."""
+    """Looks up ledgers and bookies. For one thread."""
 
     def __init__(self, metadata_url: str) -> None:
-        """
+        """Connect to the metadata store.
+
         Raises:
-            OptionError: no metadata store at this URL, or none of a cluster.
+            OptionError: there is no metadata store at this URL, or it holds no cluster.
         """
         file = metadata_url.removeprefix("embedded:")
         if file != metadata_url and not Path(file).exists():
@@ -66,7 +67,7 @@ class LedgerDirectory:
         self._end()
 
     def read(self, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata]:
-        """The metadata of these ledgers; those that are deleted are left out.
+        """Return the metadata of these ledgers, without those that are deleted.
 
         Raises:
             UnreachableError: the metadata store does not answer.
@@ -78,7 +79,7 @@ class LedgerDirectory:
             raise UnreachableError(f"metadata.url: {self._url}: {error}") from error
 
     def addresses(self, bookies: Iterable[str]) -> dict[str, Address]:
-        """Where these bookies listen; those that are not registered now are left out."""
+        """Return the addresses of these bookies, without those that are not registered now."""
         found = {}
         for bookie_id in bookies:
             info = self._client.registry.resolve(bookie_id)
@@ -147,7 +148,7 @@ class LedgerDirectory:
 def ledger_part(
     metadata: LedgerMetadata, first: int, last: int, aborted: bytes = b""
 ) -> LedgerPart:
-    """Entries of a ledger, with all that a reader of bookies must know."""
+    """Return a range of a ledger's entries, with all that a reader of bookies needs."""
     is_end = metadata.state is LedgerState.CLOSED and last == metadata.last_entry_id
     return LedgerPart(
         metadata.ledger_id,

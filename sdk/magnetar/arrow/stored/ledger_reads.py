@@ -1,8 +1,8 @@
-"""The entries of a ledger, from whichever of its bookies has them, checked end to end.
+"""The entries of a ledger, from any of its bookies that has them, verified end to end.
 
 Replicas are asked in the order of the write set, beginning with the one that answered last: its
-read-ahead is warm. A replica that fails, lacks an entry or gives a wrong digest is passed over;
-only when all of an entry's have, the read fails, and says what each of them said.
+read-ahead is warm. A replica that fails, lacks an entry or returns a wrong digest is skipped. A
+read fails only when all replicas of an entry have failed, and its error lists their reasons.
 """
 
 from bisect import bisect_right
@@ -43,7 +43,7 @@ class LedgerReads:
     ) -> None:
         """
         Raises:
-            OptionError: a file of the security cannot be used.
+            OptionError: a file of the security settings cannot be used.
         """
         self._addresses = dict(addresses)
         self._request_bytes = request_bytes
@@ -51,10 +51,10 @@ class LedgerReads:
         self._links: dict[str, BookieLink] = {}
         self._favourite = ""
         self._not_telling: set[str] = set()
-        """Bookies that did not say what they hold, when they were asked for lists."""
+        """Bookies that failed to list the entries they hold."""
 
     def know(self, addresses: Mapping[str, Address]) -> None:
-        """Where more bookies listen."""
+        """Add the addresses of more bookies."""
         self._addresses.update(addresses)
 
     def close(self) -> None:
@@ -63,15 +63,14 @@ class LedgerReads:
         self._links.clear()
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
-        """Runs of payloads in order, each with the id of its first entry.
+        """Yield runs of payloads in order, each with the id of its first entry.
 
         Raises:
-            DataLossError: every replica of an entry says that it has not got it;
-                EntryLossError if one of them has the ledger, or bookies that may have later entries
-                were not asked.
-            CorruptDataError: every replica that has it gives another than was written; or the last
-                entry of a closed ledger says another length of it than its metadata, so that one
-                of both is not what was written, and the end may be wrong.
+            DataLossError: no replica of an entry has it; EntryLossError if one of them has the
+                ledger, or bookies that may have later entries were not asked.
+            CorruptDataError: every replica that has the entry returns another than was written. Or
+                the last entry of a closed ledger contradicts the length in the metadata: one of the
+                two is not what was written, and the end may be wrong.
             UnreachableError: the replicas do not answer.
         """
         codec = packet_codec(part.ledger_id, DigestType(part.digest_type), part.password)
@@ -88,7 +87,7 @@ class LedgerReads:
                 except LedgerError as error:
                     problems.append(error)
                 if at > before:
-                    break  # the next entries may be had here again, or from all others
+                    break  # the next entries may come from this replica again, or from any other
             else:
                 failure = _failed(part.ledger_id, at, problems)
                 if isinstance(failure, DataLossError) and self._may_go_on(part, at):
@@ -96,7 +95,7 @@ class LedgerReads:
                 raise failure
 
     def one(self, part: LedgerPart, entry_id: int) -> bytes:
-        """The payload of one entry.
+        """Return the payload of one entry.
 
         Raises:
             As `entries`.
@@ -112,15 +111,16 @@ class LedgerReads:
         raise _failed(part.ledger_id, entry_id, problems)
 
     def first_held(self, part: LedgerPart) -> int:
-        """The first of these entries that may be there; behind the last one if none is.
+        """Return the first of these entries that may exist; the one after the last if none does.
 
-        By the lists of all bookies that may have any. One that does not tell may have the first
-        that it was to be given; it is asked once, since each question may cost a timeout.
+        This uses the lists of all bookies that may have any of the entries. A bookie that does not
+        answer may have the first entry that it was assigned. It is asked only once, since each
+        request may cost a timeout.
         """
         found = part.last + 1
         for bookie_id, first in _given(part, part.first).items():
             if first >= found:
-                break  # those that follow were given later ones
+                break  # the remaining bookies were assigned later entries
             try:
                 if bookie_id in self._not_telling:
                     raise BookieUnavailableError(f"bookie {bookie_id} has not told before")
@@ -136,7 +136,7 @@ class LedgerReads:
         return found
 
     def _may_go_on(self, part: LedgerPart, at: int) -> bool:
-        """Whether there are bookies that may have later entries, and are no replicas of this."""
+        """Return whether bookies that are not replicas of this entry may have later ones."""
         asked = {bookie_id for bookie_id, _ in self._replicas(part, at)}
         return at < part.last and not asked.issuperset(_given(part, at))
 
@@ -161,14 +161,15 @@ class LedgerReads:
         if link is None:
             address = self._addresses.get(bookie_id)
             if address is None:
-                # Not up when the query was planned: that says nothing of what it holds.
+                # It was not up when the query was planned, but it may hold the entries.
                 raise BookieUnavailableError(f"bookie {bookie_id} was not registered")
             link = BookieLink(bookie_id, address, self._connector)
             self._links[bookie_id] = link
         return link
 
     def _replicas(self, part: LedgerPart, entry_id: int) -> Sequence[tuple[str, int]]:
-        """Bookies that have the entry, and up to which one they have all that follow."""
+        """Return the bookies that have the entry, each with the last entry up to which it has
+        all."""
         at = bisect_right(part.ensembles, entry_id, key=lambda each: each.first_entry_id)
         bookies = part.ensembles[at - 1].bookies
         last = part.last
@@ -181,20 +182,22 @@ class LedgerReads:
                 stored_ranges(index, entry_id, last, ensemble_size=size, write_quorum=write_quorum)
             )
             found.append((bookies[index], end))
-        if write_quorum == size:  # everybody has everything: spread the ledgers over them
+        if write_quorum == size:  # every bookie has everything: spread the ledgers over them
             turn = part.ledger_id % size
             found = found[turn:] + found[:turn]
         else:
             found.sort(key=lambda each: -each[1])
         farthest = max(end for _, end in found)
-        # Stable: only the favourite moves, and only if nobody has more.
+        # A stable sort: only the favourite moves, and only if no other bookie has more.
         found.sort(key=lambda each: each[0] != self._favourite or each[1] < farthest)
         return found
 
 
 def _given(part: LedgerPart, first: int) -> dict[str, int]:
-    """The bookies that were to be given entries from `first` to the last one of the part, each with
-    the first that may have come to it; ascending by that."""
+    """Return the bookies that were assigned entries from `first` to the end of the part.
+
+    Each has the first entry that may have come to it; they are in ascending order of that.
+    """
     at = bisect_right(part.ensembles, first, key=lambda each: each.first_entry_id)
     given: dict[str, int] = {}
     for each in part.ensembles[at - 1 :]:

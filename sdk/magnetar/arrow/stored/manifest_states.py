@@ -1,7 +1,8 @@
-"""What there is to read of a topic, out of the newest manifest beside its objects. Pure.
+"""The readable part of a topic, from the newest manifest beside its objects. Pure.
 
-A query reads from the first ledger up to the first one that was in no object: what was on bookies
-only is not there. A ledger in no object *before* one that is in an object is a hole, and a loss.
+A query reads from the first ledger up to the first one that is in no object: data that was on
+bookies only is not readable. A ledger in no object *before* one that is in an object is a hole, and
+a loss.
 """
 
 import json
@@ -29,14 +30,15 @@ def state_of_manifest(
     *,
     skips_holes: bool = False,
 ) -> TopicState:
-    """What a query can read of a topic, or of a partition of one.
+    """Return the readable state of a topic or partition.
 
     Args:
-        find_store: the settings, as JSON, of the store that brokers call so; None: not given.
-        skips_holes: a ledger that is in no object is passed over.
+        find_store: returns the settings, as JSON, of the store with this name in the brokers'
+            configuration; None if the options do not give it.
+        skips_holes: whether to skip ledgers that are in no object.
 
     Raises:
-        DataLossError: a ledger in no object lies before one that is in an object.
+        DataLossError: a ledger in no object is before one that is in an object.
         OptionError: an object is in a store that the options do not give.
     """
     node, transactions = manifest.node, manifest.transactions
@@ -70,7 +72,8 @@ def state_of_manifest(
 def _moved(
     topic: TopicName, node: LogMetadata, *, skips_holes: bool
 ) -> tuple[list[LogLedger], LogLedger | None, list[int]]:
-    """The ledgers in objects, the first one behind them that is in none, and those passed over."""
+    """Return the ledgers in objects, the first later one that is in none, and the ids of skipped
+    ones."""
     moved: list[LogLedger] = []
     waiting: list[LogLedger] = []
     skipped: list[int] = []
@@ -100,7 +103,7 @@ def _state(ledger: LogLedger, node: LogMetadata) -> LedgerState:
 
 
 def _through(ledgers: Sequence[LedgerState], last: Position) -> list[LedgerState]:
-    """The ledgers up to an entry. Sizes stay in proportion."""
+    """Return the ledgers up to an entry. Sizes are reduced in proportion."""
     found: list[LedgerState] = []
     for each in ledgers:
         entries = each.entries
@@ -123,7 +126,7 @@ def _stores_of(
     names = list(dict.fromkeys(each.object[0] for each in ledgers if each.object is not None))
     found = {name: find_store(name) for name in names}
     missing = [name for name, settings in found.items() if settings is None]
-    # A URL alone stands for any name, and for one.
+    # A URL alone matches any name, but only one.
     if missing or len(names) > len(set(found.values())):
         raise OptionError(
             "objects",
@@ -135,7 +138,7 @@ def _stores_of(
 
 
 def schema_answer(schema: ManifestSchema) -> dict[str, Any]:
-    """A version of a schema as brokers tell of it over HTTP."""
+    """Return a schema version in the form of the brokers' HTTP answer."""
     answer: dict[str, Any] = {
         "version": schema.version,
         "type": schema.type,

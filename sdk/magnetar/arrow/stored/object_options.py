@@ -1,6 +1,6 @@
-"""Options of queries that read topics out of object stores alone, with no server running. Pure.
+"""Options of queries that read topics from object stores alone, with no server running. Pure.
 
-`objects` is the URL of a store, or the list of stores that the brokers' setting `object_stores` is.
+`objects` is the URL of a store, or a list of stores as in the brokers' setting `object_stores`.
 Credentials are not among the options: driver and executors take them from their environment.
 """
 
@@ -23,7 +23,7 @@ NAMES = (
 )
 
 _ANY = "objects"
-"""Name of a store that is given by its URL: it stands for whichever the brokers call it."""
+"""Name of a store that is given by its URL: it matches every name that brokers use."""
 
 _OF_SERVERS = (
     *CONNECTION_NAMES,
@@ -44,31 +44,32 @@ _FORMS = "it is the URL of a store, or a JSON list as the brokers' setting objec
 
 @dataclass(frozen=True)
 class ObjectOptions:
-    """The object stores of a query, and what in them is meant."""
+    """The object stores of a query, and the part of them that it reads."""
 
     stores: Mapping[str, str]
     """`ObjectStoreSettings` as JSON, by the names of the stores."""
     has_names: bool
-    """Whether these are the brokers' names; else there is one store, for any name."""
+    """Whether these are the brokers' names; otherwise there is one store, for any name."""
     prefix: str = ""
     """`object_prefix` of the brokers."""
     instance: str = ""
-    """Instance id of the cluster; empty: there is only one."""
+    """Instance id of the cluster; empty if there is only one."""
     urls: Mapping[str, str] = field(default_factory=dict)
-    """Of the stores, by name, for errors. There are no secrets in them."""
+    """URLs of the stores, by name, for errors. They contain no secrets."""
 
     def find(self, name: str) -> str | None:
-        """The settings of the store that brokers call so; None: it is not among those given."""
+        """Return the settings of the store with this name at the brokers; None if the options do
+        not give it."""
         return self.stores.get(name if self.has_names else _ANY)
 
     @property
     def shown(self) -> str:
-        """Where the stores are."""
+        """URLs of the stores, for messages to the user."""
         return ", ".join(self.urls.values())
 
 
 def read_object_options(read: OptionReader) -> ObjectOptions | None:
-    """The options about objects; None: the query asks servers.
+    """Read the options about objects; return None if the query asks servers.
 
     Raises:
         OptionError: with one line that names the option and what is allowed.
@@ -118,7 +119,7 @@ def _named_stores(read: OptionReader, text: str) -> dict[str, Any]:
     for name in _OF_URL:
         if read.is_given(name):
             raise OptionError(name, "it belongs into the list that objects is")
-    # Nothing of the value is shown: it may be a secret in the wrong place.
+    # The value is never shown: it may be a secret in the wrong place.
     try:
         given = json.loads(text)
     except ValueError:
@@ -133,12 +134,12 @@ def _named_stores(read: OptionReader, text: str) -> dict[str, Any]:
 
 
 def _settings(given: Any, *, is_in_list: bool = False) -> Any:
-    """`ObjectStoreSettings`.
+    """Return validated `ObjectStoreSettings`.
 
     Raises:
         OptionError
     """
-    # Here, not above: executors get the options of a query, and need none of this.
+    # Imported here: executors get the options of a query, and need none of this.
     from pydantic import ValidationError
 
     from magnetar.ledger.offloading.settings import ObjectStoreSettings

@@ -1,8 +1,8 @@
-"""The entries of ledgers in object stores, read by executors themselves.
+"""The entries of ledgers in object stores, read by executors directly.
 
-Every run and every packet is checked, as brokers check them. The next runs are fetched while Spark
-works on what it has. Executors have credentials of their own, from their environment; what they
-cannot read, their broker reads for them (`slice_reader.py`).
+Every run and every packet is verified, as brokers do it. The next runs are fetched while Spark
+processes the current one. Executors have credentials of their own, from their environment. What
+they cannot read, their broker reads for them (`slice_reader.py`).
 """
 
 import asyncio
@@ -36,14 +36,15 @@ _SETTINGS = ObjectReadSettings(
     object_read_memory_bytes=64 << 20,
     object_read_window_bytes=48 << 20,
 )
-"""Of one task: it reads one ledger at a time."""
+"""Settings of one task, which reads one ledger at a time."""
 
 
 class ObjectLedgerReads:
     """Reads of a task's ledgers in object stores. For one thread."""
 
     def __init__(self, *, request_bytes: int, key_file: str = "") -> None:
-        """`key_file`: path of the keys of encrypted objects, on this machine; empty: none."""
+        """`key_file` is the local path of the keys of encrypted objects; empty if there are
+        none."""
         self._key_file = key_file
         self._request_bytes = request_bytes
         self._loop = asyncio.new_event_loop()
@@ -63,13 +64,13 @@ class ObjectLedgerReads:
             await store.close()
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
-        """Runs of payloads in order, each with the id of its first entry.
+        """Yield runs of payloads in order, each with the id of its first entry.
 
         Raises:
             DataLossError: the store is certain that the object is gone.
             CorruptDataError: the object is not what was written.
-            UnreachableError: the store does not answer, or does not let this executor in; or the
-                object is encrypted with a key that this executor does not have.
+            UnreachableError: the store does not answer, or refuses this executor; or the object is
+                encrypted with a key that this executor does not have.
         """
         reader = self._run(part, self._open(part))
         try:
@@ -94,19 +95,21 @@ class ObjectLedgerReads:
         if store is None:
             try:
                 settings = ObjectStoreSettings.model_validate_json(part.object.store)
-            except ValueError as error:  # of brokers of another release
+            except ValueError as error:  # from brokers of another release
                 raise UnreachableError(f"the store of {key} has unknown settings") from error
             store = self._stores[part.object.store] = open_object_store(settings)
         name = ObjectName(key.ledger_id, bytes.fromhex(key.attempt))
         if self._reads is None:
-            # Here, so that what is wrong with the file is an error of the read, which brokers mend.
+            # Opened here, so that a bad file is an error of the read: the broker then reads
+            # instead.
             self._reads = ObjectReads(_SETTINGS, SystemClock(), keys=self._keys())
         return await self._reads.open(store, part.object.key, name, password=part.password)
 
     def _keys(self) -> ObjectKeyRing:
-        """
+        """Return the keys of encrypted objects.
+
         Raises:
-            ObjectKeyConfigError
+            ObjectKeyConfigError: the file cannot be used.
         """
         if not self._key_file:
             return replace(NO_KEYS, source="objectKeyFile")

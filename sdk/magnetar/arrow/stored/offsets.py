@@ -1,8 +1,8 @@
-"""Offsets: how far each topic was read, and how users name such places. Pure.
+"""Offsets: how far each topic was read, and how users write such positions. Pure.
 
-An offset is the *last* entry that was read, as "ledger:entry"; "-1:-1" before the first. With a
-batch index, "ledger:entry:partition:index", it ends within a batch: only where a user said so.
-Users name messages: `startingOffsets` the first that is to be read, `endingOffsets` the last one.
+An offset is the *last* entry that was read, as "ledger:entry"; "-1:-1" is before the first. With a
+batch index, "ledger:entry:partition:index", it ends within a batch; only users write such offsets.
+Users name messages: `startingOffsets` is the first to read, `endingOffsets` the last one.
 """
 
 import json
@@ -19,32 +19,32 @@ from magnetar.sdk.wire.topic_name import TopicName
 BEFORE_FIRST = MessageId(-1, -1)
 
 _WHOLE = 1 << 31
-"""More than any index in a batch."""
+"""Exceeds every index in a batch."""
 
 _FORM = "it is ledger:entry, or ledger:entry:partition:batch-index"
 
 
 @dataclass(frozen=True)
 class StartingOffsets:
-    """`earliest`, `latest`, or something for each topic."""
+    """`earliest`, `latest`, or a position for each topic."""
 
     word: str = ""
-    """For topics that are not named below; empty if there are such."""
+    """Word for all topics; empty if `topics` names some."""
     topics: Mapping[str, MessageId] = field(default_factory=dict)
-    """MessageId.EARLIEST and LATEST stand for the words."""
+    """Positions by topic; MessageId.EARLIEST and LATEST represent the words."""
 
     def of(self, topic: str) -> MessageId | None:
-        """What is said of the topic; None: nothing."""
+        """Return the position of a topic; None if it has none."""
         if self.word:
             return MessageId.EARLIEST if self.word == "earliest" else MessageId.LATEST
         return self.topics.get(topic)
 
 
 def parse_offsets(text: str) -> StartingOffsets:
-    """Read what a user wrote: a word, or JSON.
+    """Parse a user's text: a word, or JSON.
 
     Raises:
-        OffsetError: neither.
+        OffsetError: the text is neither.
     """
     if text.lower() in ("earliest", "latest"):
         return StartingOffsets(text.lower())
@@ -81,7 +81,8 @@ def parse_offsets(text: str) -> StartingOffsets:
 
 
 def full_name(name: str) -> str:
-    """The name that offsets have for a topic, a partition, a segment or a whole scalable topic.
+    """Return the name that offsets use for a topic, a partition, a segment or a whole scalable
+    topic.
 
     Raises:
         TopicNameError
@@ -90,8 +91,11 @@ def full_name(name: str) -> str:
 
 
 def _hexadecimal(name: str, numbers: list[object]) -> str:
-    """The bytes of a message id as the Pulsar connector for Spark has them in JSON: numbers, those
-    above 127 as negative ones."""
+    """Return a message id as hexadecimal, from the numbers that the Pulsar connector for Spark
+    writes.
+
+    They are the bytes in JSON; those above 127 may be negative.
+    """
     if not all(type(each) is int and -128 <= each <= 255 for each in numbers):
         raise OffsetError(f"{name}: {numbers!r:.100} are not the bytes of a message id; {_FORM}")
     return bytes(int(str(each)) & 255 for each in numbers).hex()
@@ -111,7 +115,7 @@ def _user_id(name: str, value: str) -> MessageId:
 
 
 def parse_id(text: str) -> MessageId:
-    """`ledger:entry[:partition[:batch index]]`.
+    """Parse `ledger:entry[:partition[:batch index]]`.
 
     Raises:
         OffsetError
@@ -127,20 +131,20 @@ def parse_id(text: str) -> MessageId:
 
 
 def shown_id(at: MessageId) -> str:
-    """What `parse_id` reads."""
+    """Format an id so that `parse_id` can read it."""
     if at.batch_index < 0:
         return f"{at.ledger_id}:{at.entry_id}"
     return f"{at.ledger_id}:{at.entry_id}:-1:{at.batch_index}"
 
 
 def reach(offset: MessageId) -> tuple[int, int, int]:
-    """What orders offsets: a whole entry reaches farther than any message in it."""
+    """Return the sort key of an offset: a whole entry reaches farther than any message in it."""
     index = offset.batch_index if offset.batch_index >= 0 else _WHOLE
     return offset.ledger_id, offset.entry_id, index
 
 
 def before(first: MessageId) -> MessageId:
-    """The offset before a message that is to be read first."""
+    """Return the offset before a message that is to be read first."""
     if first.batch_index > 0:
         return MessageId(first.ledger_id, first.entry_id, first.batch_index - 1)
     return MessageId(first.ledger_id, first.entry_id - 1)

@@ -1,15 +1,15 @@
-"""Options: read by name and type, with one line for whatever is wrong with them.
+"""Options, read by name and type, with a one-line error for each mistake.
 
-`OptionReader` is for source and sink alike. Each method reads one option and remembers its name;
-`finish` refuses what nobody has asked for. Names count without regard to case, as in Spark.
+`OptionReader` serves both source and sink. Each method reads one option and records its name;
+`finish` refuses names that were never read. Names are case-insensitive, as in Spark.
 
     read = OptionReader(options)
     url = read.text("service.url")
     limit = read.integer("maxEntriesPerTrigger", None, low=1, high=1 << 40)
     read.finish()
 
-Users bring along options from other sources and from Spark itself; `hint_for` says what to do with
-each. The nearest name by spelling would often be a wrong one: `groupId` is no `topic`.
+Users bring options from other sources and from Spark itself; `hint_for` says what to do with each.
+The nearest name by spelling would often be wrong: `groupId` is not `topic`.
 """
 
 import base64
@@ -32,7 +32,7 @@ from magnetar.sdk.service_url import ServiceUrl
 from magnetar.sdk.settings import ClientSettings
 
 _VALUE_CHARACTERS_MAX = 100
-"""How much of a refused value is shown."""
+"""Most characters of a refused value in an error."""
 
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
@@ -50,7 +50,7 @@ class OptionReader:
 
     @property
     def is_empty(self) -> bool:
-        """Not one option is given, or none but those that Spark adds."""
+        """Whether no option is given, except those that Spark adds."""
         return not self._given.keys() - self._spelling.keys()
 
     def is_given(self, name: str) -> bool:
@@ -58,7 +58,7 @@ class OptionReader:
         return name.lower() in self._given
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string; without a default the option is required."""
+        """Return a string; without a default the option is required."""
         if self.is_given(name):
             value = self._given[name.lower()].strip()
             if value:
@@ -70,7 +70,7 @@ class OptionReader:
         return default
 
     def names(self, name: str) -> tuple[str, ...]:
-        """A list with commas between; empty if it is not given."""
+        """Return a list of names separated by commas; empty if the option is not given."""
         if not self.is_given(name):
             return ()
         found = tuple(filter(None, (each.strip() for each in self.text(name).split(","))))
@@ -106,12 +106,14 @@ class OptionReader:
         return value in _TRUE
 
     def finish(self, what: str = "source") -> None:
-        """Refuse the names that nobody has asked for."""
+        """Refuse names that were never read."""
         self.check_names((), what)
 
     def check_names(self, names: Iterable[str], what: str = "source") -> None:
-        """Refuse names that are neither among these nor were asked for. Called first, it says
-        that a name is misspelt before a required option is missed."""
+        """Refuse names that are neither among these nor were read.
+
+        When called first, it reports a misspelt name before a required option is found missing.
+        """
         known = {**self._spelling, **{name.lower(): name for name in names}}
         for given in self._given:
             if given in known:
@@ -135,15 +137,15 @@ ALIASES: Mapping[str, str] = {
     "pulsar.reader.subscriptionname": "subscriptionName",
     "pulsar.reader.subscriptionroleprefix": "subscriptionPrefix",
 }
-"""Options of the Pulsar connector for Spark, in lower case, that mean an option here. Those of its
-options that have the same name are not listed."""
+"""Options of the Pulsar connector for Spark, in lower case, that match an option here. Options with
+the same name are not listed."""
 
 
 def _by_our_names(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names here, in lower case.
+    """Return the options by their names here, in lower case.
 
     Raises:
-        OptionError: one is given twice, by two names, and differs.
+        OptionError: an option is given twice, by two names, with different values.
     """
     given = {name.lower(): value for name, value in options.items()}
     plugins = {name: given.pop(name) for name in PLUGIN_NAMES if name in given}
@@ -157,7 +159,7 @@ def _by_our_names(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def shown(value: str) -> str:
-    """A refused value, short enough for one line."""
+    """Shorten a refused value to fit into one line."""
     if len(value) > _VALUE_CHARACTERS_MAX:
         value = value[: _VALUE_CHARACTERS_MAX - 1] + "…"
     return repr(value)
@@ -181,11 +183,11 @@ CONNECTION_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How the brokers are reached: what source and sink have in common."""
+    """Connection to the brokers: the options that source and sink share."""
 
     service_url: str
     admin_url: str
-    """Empty: none given."""
+    """Empty if none is given."""
     authentication: str
     tls_trust_file: str
     tls_certificate_file: str
@@ -193,11 +195,12 @@ class ConnectionOptions:
     tls_checks_host: bool
     listener_name: str
     tokens: IssuerTokens | None = None
-    """Of `authentication` oauth2."""
+    """Tokens for `authentication` oauth2; otherwise None."""
 
     @classmethod
     def read(cls, read: OptionReader) -> "ConnectionOptions":
-        """
+        """Read the connection options.
+
         Raises:
             OptionError
         """
@@ -233,13 +236,14 @@ class ConnectionOptions:
 
     @classmethod
     def none(cls) -> "ConnectionOptions":
-        """Of a query that asks no broker."""
+        """Return the options of a query that uses no broker."""
         return cls("", "", "none", "", "", "", True, "")
 
     def client_settings(self) -> ClientSettings:
-        """
+        """Return the settings of a client with these options.
+
         Raises:
-            OptionError: a file with a token that cannot be read.
+            OptionError: the file with the token cannot be read.
         """
         method, data = auth_of(self.authentication)
         return ClientSettings(
@@ -255,11 +259,11 @@ class ConnectionOptions:
         )
 
     def http_headers(self) -> dict[str, str]:
-        """What proves to the administration interface who asks.
+        """Return the headers that authenticate a request to the administration interface.
 
         Raises:
-            OptionError: a file with a token that cannot be read.
-            CredentialsError: the issuer of tokens gives none.
+            OptionError: the file with the token cannot be read.
+            CredentialsError: the issuer gives no token.
         """
         method, data = auth_of(self.authentication)
         if self.tokens is not None:
@@ -272,7 +276,7 @@ class ConnectionOptions:
 
 
 def _tokens(read: OptionReader, authentication: str) -> IssuerTokens | None:
-    """Where tokens come from with `authentication` oauth2.
+    """Return the token source for `authentication` oauth2; otherwise None.
 
     Raises:
         OptionError
@@ -304,7 +308,7 @@ _TIME = "it is option startingTime, for all topics or for each of them"
 _RATE = "it is option maxMessagesPerTrigger; options maxEntriesPerTrigger and maxBytesPerTrigger"
 
 _HINTS: dict[str, str] = {
-    # Spark's own
+    # Spark
     "path": "load() and save() take no topic: it is option topic",
     "paths": "load() takes no topics: they are option topics",
     "provider": NO_TABLE,
@@ -377,7 +381,7 @@ _PREFIXES: Mapping[str, str] = {
 
 
 def hint_for(given: str) -> str:
-    """What to do instead of an option of this name, in lower case; empty: nothing is known."""
+    """Return what to use instead of an option, given in lower case; empty if unknown."""
     if given in _HINTS:
         return _HINTS[given]
     return next((hint for each, hint in _PREFIXES.items() if given.startswith(each)), "")

@@ -1,4 +1,4 @@
-"""From offsets to slices: which entries lie between, and how they are shared out. Pure."""
+"""From offsets to slices: the entries between two offsets, and how they are divided. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from magnetar.arrow.stored.trigger_limits import TriggerLimits, Unread, in_sum
 from magnetar.sdk.message_id import MessageId
 
 _SLICE_BEGIN_BYTES = 1 << 20
-"""What it costs to begin with a slice, as bytes that could be read meanwhile."""
+"""Cost of starting a slice, as bytes that could be read in that time."""
 
 _TASKS_MIN = 8
-"""Small slices are joined into so many tasks at least: how many cores there are is not known."""
+"""Fewest tasks that small slices are joined into: the number of cores is unknown."""
 
 
 class EntryRange(NamedTuple):
@@ -27,21 +27,21 @@ class EntryRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """One slice before it is known where its ledgers lie."""
+    """A slice before the locations of its ledgers are looked up."""
 
     topic: str
     partition: int
     ranges: tuple[EntryRange, ...]
     before: tuple[tuple[int, int], ...]
-    """Ledgers before them, nearest last: id and last entry."""
+    """Earlier ledgers, nearest last: id and last entry."""
     is_cut_off: bool = False
-    """Ledgers are gone that were before the start."""
+    """Whether ledgers before the start are gone."""
     skip_through_batch_index: int = -1
     stop_at_batch_index: int = -1
 
 
 def ranges_between(state: TopicState, start: MessageId, end: MessageId) -> list[EntryRange]:
-    """The entries behind `start` (an offset: the last that was read) up to `end`, inclusive.
+    """Return the entries after `start` (an offset: the last that was read) up to `end`, inclusive.
 
     An offset with a batch index ends within its entry, which is then read again from there.
     """
@@ -62,11 +62,11 @@ def ranges_between(state: TopicState, start: MessageId, end: MessageId) -> list[
 
 
 def slice_entries(state: TopicState, start: MessageId, end: MessageId, *, slice_bytes: int) -> int:
-    """Of how many entries slices of about `slice_bytes` each are; 1 at least.
+    """Return the number of entries per slice of about `slice_bytes`; at least 1.
 
-    Sizes are averages of ledgers, and one that grows has another average later. A micro-batch that
-    is run again has to be cut as it was, or a sink could not tell what it has stored already: so
-    this number is a part of the offset that Spark logs (`QueryOffset.slice_entries`).
+    Sizes are averages of ledgers, and the average of a growing ledger changes. A micro-batch that
+    is run again must be cut as before, or a sink could not recognize what it has stored already.
+    This number is therefore a part of the offset that Spark logs (`QueryOffset.slice_entries`).
     """
     entries, size = entries_between(state, start, end)
     return max(1, math.ceil(entries / max(1, math.ceil(size / slice_bytes))))
@@ -80,13 +80,12 @@ def joined_topics(
     *,
     slice_bytes: int,
 ) -> dict[str, int]:
-    """Group topics that have too little for a task of their own: topic -> number of the task.
-    Topics that are in none are read by tasks of their own.
+    """Group topics that are too small for a task of their own: topic -> number of the task.
 
-    Small slices are joined up to a quarter of `slice_bytes`, and a slice counts for some bytes that
-    it costs to begin with it; no fewer than `_TASKS_MIN` tasks come of it, for the cores that there
-    may be. It goes by sizes, which are averages that change, and so is a part of the offset that
-    Spark logs (`QueryOffset.joined`), as `slice_entries` is.
+    All other topics are read by tasks of their own. Small slices are joined up to a quarter of
+    `slice_bytes`, and each slice adds a fixed cost in bytes. At least `_TASKS_MIN` tasks result, to
+    use the cores. The grouping depends on sizes, which are averages that change. It is therefore a
+    part of the offset that Spark logs (`QueryOffset.joined`), as `slice_entries` is.
     """
     weights: dict[str, int] = {}
     for name in sorted(ends):
@@ -111,10 +110,10 @@ def joined_topics(
 def plan_slices(
     state: TopicState, start: MessageId, end: MessageId, *, entries_max: int
 ) -> list[SlicePlan]:
-    """Slices of so many entries each, in the order of the log."""
+    """Return slices of at most `entries_max` entries each, in the order of the log."""
     ledgers = {each.ledger_id: each for each in state.ledgers}
     order = [each.ledger_id for each in state.ledgers]
-    # Who begins with a whole ledger, as only a query itself does, misses nothing from before.
+    # A query that begins with a whole ledger, as only its own start does, misses nothing before it.
     has_lost = state.removed_through >= 0 or start.ledger_id < state.first_ledger_id
     is_cut_off = start.entry_id >= 0 and has_lost
     groups: list[list[EntryRange]] = []
@@ -156,7 +155,7 @@ def plan_slices(
 
 
 def entries_between(state: TopicState, start: MessageId, end: MessageId) -> tuple[int, int]:
-    """How many entries lie between, and about how many bytes."""
+    """Return the number of entries between two offsets, and approximately their bytes."""
     ledgers = {each.ledger_id: each for each in state.ledgers}
     entries, size = 0, 0.0
     for each in ranges_between(state, start, end):
@@ -167,21 +166,23 @@ def entries_between(state: TopicState, start: MessageId, end: MessageId) -> tupl
 
 
 def entries_left(state: TopicState, offset: MessageId) -> int:
-    """How many entries are behind an offset in its ledger; one that it ends within is one."""
+    """Return the number of entries after an offset in its ledger; a partly read entry counts as
+    one."""
     first = offset.entry_id + (offset.batch_index < 0)
     counts = [each.entries for each in state.ledgers if each.ledger_id == offset.ledger_id]
     return max(0, counts[0] - first) if counts else 0
 
 
 def releasable(state: TopicState, held: MessageId, done: MessageId) -> MessageId:
-    """Where the query's subscription is to stand when all through `done` was read, and it stands
-    at `held`. Not behind it at once: a message in chunks may have begun before, and end in the next
-    micro-batch, which needs all of it.
+    """Return the new position of the query's subscription when everything through `done` was read.
 
-    So of the last entry all is held, and with it its ledger; and where this micro-batch has come
-    from another ledger, that one's last entry. When the next micro-batch had nothing of the topic,
-    all of it goes free: a topic that is idle has no backlog. So it does of a query that is idle for
-    a while (`StreamReader._release_idle`).
+    The subscription is at `held`. It does not move to `done` at once: a chunked message may have
+    begun before, and end in the next micro-batch, which needs all of it.
+
+    Therefore the last entry is retained, and with it its ledger. If this micro-batch began in an
+    earlier ledger, the last entry of the previous ledger is retained as well. When the next
+    micro-batch has nothing of the topic, everything is released: an idle topic has no backlog. The
+    same holds for a query that is idle for a while (`StreamReader._release_idle`).
     """
     place = held.ledger_id, held.entry_id + (held.batch_index < 0)
     if done.entry_id < 0 or place >= (done.ledger_id, done.entry_id):
@@ -199,7 +200,7 @@ def unread(
     starts: Mapping[str, MessageId],
     ends: Mapping[str, MessageId],
 ) -> dict[str, Unread]:
-    """Count what each topic has between its two offsets."""
+    """Count the data of each topic between its two offsets."""
     found: dict[str, Unread] = {}
     for name, end in ends.items():
         if name in states and name in starts:
@@ -214,10 +215,10 @@ def limited_ends(
     ends: Mapping[str, MessageId],
     limits: TriggerLimits,
 ) -> dict[str, MessageId]:
-    """The ends of a micro-batch within limits, shared out by what each topic has to give.
+    """Return the ends of a micro-batch within limits, divided in proportion to each topic's data.
 
-    Every topic that has something gives one entry at least, so that none is starved: with very
-    many topics a limit may be exceeded by that.
+    Every topic with data gives at least one entry, so that none is starved. With very many topics a
+    limit may be exceeded by that.
     """
     amounts = unread(states, starts, ends)
     there = in_sum(amounts)
@@ -245,7 +246,7 @@ def limited_ends(
 
 
 def _after(state: TopicState, start: MessageId, end: MessageId, count: int) -> MessageId:
-    """The end of the first `count` entries behind `start`."""
+    """Return the end of the first `count` entries after `start`."""
     for each in ranges_between(state, start, end):
         have = each.last - each.first + 1
         if have >= count:

@@ -1,12 +1,12 @@
-"""PROTOBUF_NATIVE values as columns, by the descriptors that are in the topic's schema. Pure.
+"""PROTOBUF_NATIVE values as columns, by the descriptors in the topic's schema. Pure.
 
 The definition is JSON: `fileDescriptorSet` (base64 of a FileDescriptorSet with all files that the
-message needs) and `rootMessageTypeName`. Values are parsed by the protobuf package, and columns are
-made a field at a time, of all rows of a batch. All versions are read by the newest definition: a
+message needs) and `rootMessageTypeName`. The protobuf package parses the values, and columns are
+made a field at a time, for all rows of a batch. All versions are read by the newest definition: a
 field has its number in each of them.
 
-A field that may be absent (a message, a member of a oneof, `optional`) is null where it is; one
-without that is its default. An enum is the name of its value, or the number if it has none. A
+A field with presence (a message, a member of a oneof, `optional`) is null where it is absent; any
+other field has its default. An enum is the name of its value, or the number if it has no name. A
 message within itself, and a message without fields, has no type in Arrow, and is left out.
 """
 
@@ -27,14 +27,14 @@ from magnetar.arrow.stored.ragged import spread
 from magnetar.arrow.stored.stored_values import StoredValues
 
 KIND = "PROTOBUF_NATIVE"
-"""As Pulsar names it."""
+"""Pulsar's name for this schema type."""
 
 FIELDS_MAX = 10_000
-"""Of one definition, those of messages in messages counted wherever they are."""
+"""Most fields of one definition. Fields of nested messages count at each place of use."""
 
 _DEPTH_MAX = 64
 _DEFINITIONS_MAX = 16
-"""Definitions whose classes are kept."""
+"""Most definitions whose classes are kept."""
 
 _SHOWN_BYTES_MAX = 100
 
@@ -60,14 +60,14 @@ _SCALARS = {
 
 
 _SIGNED = {pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
-"""The narrowest signed types that have all numbers of the unsigned ones."""
+"""The narrowest signed types that can hold all numbers of the unsigned ones."""
 
 
 def protobuf_type(definition: str, *, is_signed: bool = False) -> pa.DataType | None:
-    """The type of a value with this definition: a struct; None if Arrow has none.
+    """Return the type of a value with this definition: a struct; None if Arrow has none.
 
     Args:
-        is_signed: unsigned numbers are of wider signed types.
+        is_signed: whether unsigned numbers get wider signed types.
 
     Raises:
         SchemaMismatchError: the definition cannot be read.
@@ -92,12 +92,13 @@ def _class_of(definition: str) -> type[Message]:
 
 
 def _descriptor_of(message: type[Message]) -> Descriptor:
-    """The type of a message. The cast is for stubs that tell protobuf's implementations apart."""
+    """Return the type of a message. The cast is for stubs that distinguish protobuf's
+    implementations."""
     return cast("Descriptor", message.DESCRIPTOR)
 
 
 def _pool_of(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> descriptor_pool.DescriptorPool:
-    """All files, each behind those that it imports."""
+    """Return a pool of all files, each added after those that it imports."""
     pool = descriptor_pool.DescriptorPool()
     waiting = {each.name: each for each in files}
     while waiting:
@@ -118,7 +119,7 @@ class _Types:
         self._fields_left = FIELDS_MAX
 
     def message(self, message: Descriptor, within: frozenset[str]) -> pa.DataType | None:
-        """`within`: full names of the messages that it is in."""
+        """`within` has the full names of the enclosing messages."""
         inside = within | {message.full_name}
         made = ((each.name, self._field(each, inside)) for each in message.fields)
         fields = [pa.field(name, kind) for name, kind in made if kind is not None]
@@ -155,7 +156,7 @@ class _Types:
 
 
 class ProtobufColumns:
-    """The columns of a message that are wanted."""
+    """The selected columns of a message."""
 
     needs_keys = False
 
@@ -172,7 +173,7 @@ class ProtobufColumns:
         self._fields = [(by_name[name], wanted.field(name).type) for name in wanted.names]
 
     def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
-        """By name; adds to `stored.unfit`."""
+        """Return the columns by name; add to `stored.unfit`."""
         parse = self._class.FromString
         is_there = np.ones(len(stored.lengths), dtype=np.bool_)
         is_there[list(stored.nulls)] = False
@@ -202,7 +203,8 @@ class ProtobufColumns:
         return {field.name: _column(field, kind, messages) for field, kind in self._fields}
 
     def _problem(self, message: Message) -> str:
-        """Why a message is no row; empty: it is one. Text that is no UTF-8 comes as bytes."""
+        """Return why a message cannot be a row; empty if it can. Text that is not UTF-8 comes as
+        bytes."""
         try:
             self._columns([message])
         except pa.ArrowException as error:
@@ -216,7 +218,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _column(field: FieldDescriptor, kind: pa.DataType, messages: Sequence[Message]) -> pa.Array:
-    """A field of all these messages."""
+    """Return one field of all these messages as a column."""
     name = field.name
     if _is_map(field):
         return _map(field, kind, [getattr(each, name) for each in messages])
@@ -252,7 +254,7 @@ def _offsets(lists: Sequence[Any]) -> pa.Array:
 
 
 def _values(field: FieldDescriptor, kind: pa.DataType, found: Sequence[Any]) -> pa.Array:
-    """Values of a field, one behind the other."""
+    """Return values of a field as one array."""
     if field.message_type is not None:
         by_name = field.message_type.fields_by_name
         columns = [_column(by_name[each.name], each.type, found) for each in kind]

@@ -1,8 +1,8 @@
-"""Values of different sizes that lie in one block of bytes, as Arrow columns: without a step of
-Python for each of them. Pure.
+"""Values of different sizes in one block of bytes, as Arrow columns, without a Python step per
+value. Pure.
 
-What is cut out of a block comes in the order of the block, so that values and the gaps between them
-are one Arrow array, of which every second element is a value.
+Values are cut out in the order of the block. So values and the gaps between them form one Arrow
+array, in which every second element is a value.
 """
 
 import numpy as np
@@ -14,10 +14,10 @@ Places = npt.NDArray[np.int64]
 
 
 def pieces(block: pa.Buffer, starts: Places, ends: Places) -> pa.Array:
-    """The bytes from each start to its end, as a binary array.
+    """Return the bytes from each start to its end, as a binary array.
 
-    `starts` and `ends` must be in the order of the block: each end at or behind its start, each
-    start at or behind the end before. A block is smaller than 2 GiB.
+    `starts` and `ends` must be in the order of the block: each end at or after its start, each
+    start at or after the previous end. A block is smaller than 2 GiB.
     """
     rows = len(starts)
     offsets = np.empty(2 * rows + 1, dtype=np.int32)
@@ -29,7 +29,7 @@ def pieces(block: pa.Buffer, starts: Places, ends: Places) -> pa.Array:
 
 
 def spread(values: pa.Array, is_there: npt.NDArray[np.bool_]) -> pa.Array:
-    """One row for each of `is_there`: the next of the values, or null where it is False."""
+    """Return one row per element of `is_there`: the next value, or null where it is False."""
     if len(values) == len(is_there):
         return values
     if not len(values):

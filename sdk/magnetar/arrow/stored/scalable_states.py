@@ -1,10 +1,10 @@
-"""Layouts of scalable topics, and the states of their segments, as brokers tell them.
+"""Layouts of scalable topics, and the states of their segments, as brokers report them.
 
-A layout is asked for before the states. So a segment that the layout has as sealed has all its
-messages in its state. A broker may tell a layout that is behind: one that is older than what the
-query has seen is asked for again, since segments that are known would be missing in it.
+A layout is read before the states, so the state of a segment that the layout has as sealed includes
+all its messages. A broker may answer with an old layout. If it is older than the one that the query
+has seen, it is requested again, since it would lack known segments.
 
-Segments of which nothing is read any more are not asked for: to answer, a broker has to load them.
+Segments that are fully read are not requested: a broker would have to load them to answer.
 """
 
 import time
@@ -33,24 +33,27 @@ from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import TopicName
 
 LAYOUT_BEHIND_S = 10.0
-"""How long a broker may be behind with a layout."""
+"""How long a broker's layout may be behind, in seconds."""
 LOOKS_MAX = 5
-"""How often the segments are asked for anew because one has just gone."""
+"""Most attempts to read the segments while some of them disappear."""
 _NOT_FOUND = 404
 _MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
-"""Errors that reading JSON of another shape raises."""
+"""Errors that reading JSON of an unexpected form raises."""
 
 
 class _Look(NamedTuple):
-    """The states of segments at one moment, and those that have no log: they are not used yet, or
-    not there any more, because they were pruned or the layout is behind."""
+    """The states of segments at one moment.
+
+    `without_log` has the segments without a log: they are not used yet, or do not exist any more,
+    because they were pruned or the layout is old.
+    """
 
     states: dict[str, TopicState]
     without_log: list[str]
 
 
 class ScalableStates:
-    """Asks brokers for the scalable topics of a query. For one thread."""
+    """Reads the scalable topics of a query from brokers. For one thread."""
 
     def __init__(
         self,
@@ -62,8 +65,8 @@ class ScalableStates:
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`allows_loss`: go on with a topic that was created again under its name.
-        `counts_messages`: have brokers say how many messages an entry has."""
+        """`allows_loss`: whether to continue with a topic that was deleted and created again.
+        `counts_messages`: whether brokers report the number of messages per entry."""
         self._admin = admin
         self._selection = selection
         self._expression = re2.compile(selection.pattern) if selection.pattern else None
@@ -73,19 +76,20 @@ class ScalableStates:
         self._pause = pause
         self._epochs: dict[str, int] = {}
         self.orders: dict[str, SegmentOrder] = {}
-        """The topics as they were when they were read last, by `topic://` name."""
+        """The topics at the last read, by `topic://` name."""
 
     def read(
         self, begun: Begun, *, missing_ok: bool = False, hold_s: int = 0
     ) -> dict[str, TopicState]:
-        """The segments of which something may be left to read, by name; parents before children.
+        """Return the segments that may have something left to read, by name; parents before
+        children.
 
         Args:
-            begun: how far the query has come; nothing: all segments are given.
+            begun: how far the query has read; if empty, all segments are returned.
 
         Raises:
-            TopicNotFoundError: a topic that is named does not exist (unless `missing_ok`), or none
-                matches the pattern when the query begins.
+            TopicNotFoundError: a named topic does not exist (unless `missing_ok`), or none matches
+                the pattern when the query begins.
             DataLossError: a topic was deleted and created again, and that is not allowed.
             UnreachableError, RefusedError
         """
@@ -97,14 +101,14 @@ class ScalableStates:
         return look.states
 
     def selects(self, topic: TopicName) -> bool:
-        """Whether the query is of the scalable topic that this is a segment of."""
+        """Return whether the query reads the scalable topic of this segment."""
         whole = topic.partitioned
         if self._expression is None:
             return whole in self._selection.topics
         return self._matches(whole)
 
     def order_of(self, topic: TopicName) -> SegmentOrder | None:
-        """The topic that this is a segment of, as it was read last."""
+        """Return the scalable topic of this segment, as of the last read."""
         return self.orders.get(_shown(topic.partitioned))
 
     def _read_orders(self, begun: Begun, missing_ok: bool) -> dict[str, SegmentOrder]:
@@ -142,7 +146,8 @@ class ScalableStates:
         )
 
     def _order(self, name: LayoutName, epoch_min: int) -> SegmentOrder | None:
-        """The layout of a topic, not older than that; None: there is no such topic."""
+        """Return the layout of a topic, of at least this epoch; None if the topic does not
+        exist."""
         whole = name.whole
         path = f"/admin/v2/scalable/{whole.namespace_name}/{quote(whole.local_name, safe='')}"
         patience = Patience(self._clock, self._pause, LAYOUT_BEHIND_S)
@@ -180,7 +185,7 @@ class ScalableStates:
             refusal = answers.refused.get(name)
             if refusal is not None and refusal.status != _NOT_FOUND:
                 raise refusal
-            # The log of a segment is made when it is first used, or sealed.
+            # The log of a segment is created at its first use, or when it is sealed.
             is_sealed = order.is_sealed(name)
             look.states[name] = TopicState(
                 name, topic.partition_index, is_there=topic.is_segment, has_ended=is_sealed
@@ -189,7 +194,7 @@ class ScalableStates:
         return look
 
     def _has_changed(self, without_log: Iterable[str]) -> bool:
-        """Whether a topic whose segment is gone has another layout by now."""
+        """Return whether a topic with a missing segment has another layout by now."""
         for topic in {TopicName.parse(name).partitioned for name in without_log}:
             known = self.orders[_shown(topic)]
             order = self._order(LayoutName.parse(known.name), known.epoch)
@@ -199,10 +204,10 @@ class ScalableStates:
 
 
 def layout_of(name: LayoutName, record: Json) -> Layout:
-    """A layout as the administration interface gives it.
+    """Parse a layout from the administration interface.
 
     Raises:
-        OptionError: it is none.
+        OptionError: the answer is not a layout.
     """
     try:
         segments = [_segment(name, each) for each in record["segments"].values()]

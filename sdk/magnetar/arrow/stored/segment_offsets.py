@@ -1,7 +1,7 @@
-"""Offsets of scalable topics: where their segments are begun. Pure.
+"""Offsets of scalable topics: where their segments begin. Pure.
 
-A user names whole topics (`topic://…`, `earliest` or `latest`) or segments, in which case those
-that they came of count as read. docs/spark.md has the rules.
+A user names whole topics (`topic://…`, `earliest` or `latest`) or segments. The ancestors of named
+segments count as read. docs/spark.md has the rules.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ from magnetar.sdk.message_id import MessageId
 
 
 def with_segments(offsets: StartingOffsets, orders: Iterable[SegmentOrder]) -> StartingOffsets:
-    """Offsets with the segments of each scalable topic that is named as a whole. A segment that is
-    named itself keeps what is said of it."""
+    """Replace each scalable topic by its segments. A segment that is named itself keeps its
+    position."""
     if offsets.word:
         return offsets
     topics = dict(offsets.topics)
@@ -28,8 +28,7 @@ def with_segments(offsets: StartingOffsets, orders: Iterable[SegmentOrder]) -> S
 
 
 def begins_behind(offsets: StartingOffsets, order: SegmentOrder) -> StartingOffsets:
-    """Offsets in which the ancestors of segments that are named count as read, unless something is
-    said of them."""
+    """Mark the ancestors of named segments as read, unless they have positions of their own."""
     if offsets.word:
         return offsets
     passed = order.passed(_placed(offsets, order))
@@ -38,7 +37,7 @@ def begins_behind(offsets: StartingOffsets, order: SegmentOrder) -> StartingOffs
 
 
 def done_names(offset: Mapping[str, MessageId], states: Mapping[str, TopicState]) -> set[str]:
-    """Topics that were read to their ends, behind which nothing will ever come."""
+    """Return topics that were read to their ends and will never get new messages."""
     return {
         name
         for name, state in states.items()
@@ -52,17 +51,17 @@ def begun_by(
     starts: Mapping[str, MessageId],
     starting: StartingOffsets,
 ) -> tuple[dict[str, MessageId], frozenset[str], frozenset[str]]:
-    """Choose the segments that the first offset of a streaming query names.
+    """Choose the segments in the first offset of a streaming query.
 
     Args:
         starts: the last entry that is not read, of all segments.
-        starting: what was said of them.
+        starting: the user's positions.
 
     Returns:
-        The offset, the segments in it that need not be read, and those that are begun later.
+        The offset, the segments in it that need not be read, and those that begin later.
 
     Raises:
-        OffsetError: a segment is to be read from a place on, and one that came of it as well.
+        OffsetError: a segment is to be read from a position on, and so is one of its descendants.
     """
     found = dict(starts)
     waiting: set[str] = set()
@@ -87,5 +86,5 @@ def begun_by(
 
 
 def _placed(offsets: StartingOffsets, order: SegmentOrder) -> set[str]:
-    """Segments that are begun somewhere behind their first message."""
+    """Return the segments that begin after their first message."""
     return {name for name in order.names if offsets.of(name) not in (None, MessageId.EARLIEST)}

@@ -1,12 +1,12 @@
-"""The order in which segments of a scalable topic are read: parents before children. Pure; no I/O.
+"""The reading order of a scalable topic's segments: parents before children. Pure; no I/O.
 
-An offset names the segments that are *begun*. A segment is begun when all its parents that are
-still in the layout were read to their ends, and leaves the offset when all its children are begun.
-So the ancestors of a begun segment were read to their ends, and need not be named: an offset has
-about as many names as the topic has active segments, however often these were split and merged.
+An offset names the segments that are *begun*. A segment begins when all its parents in the layout
+were read to their ends, and leaves the offset when all its children have begun. So the ancestors of
+a begun segment were read to their ends, and need not be named. An offset has about as many names as
+the topic has active segments, however often these were split and merged.
 
 In a streaming query the parents must be at their ends where a micro-batch *begins*. Spark does not
-say in which order the tasks of one micro-batch run, so a parent and its child never share one.
+define the order in which tasks of one micro-batch run, so a parent and its child never share one.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,12 +21,12 @@ _SEGMENT = f"{SEGMENT}://"
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How far a query has come with its scalable topics."""
+    """How far a query has read its scalable topics."""
 
     names: Collection[str] = ()
-    """Topics that the offset names, segments among them."""
+    """Topics that the offset names, including segments."""
     epochs: Mapping[str, int] = field(default_factory=dict)
-    """Scalable topic -> epoch of the layout that the query has seen last."""
+    """Scalable topic -> epoch of the newest layout that the query has seen."""
 
 
 class SegmentOrder:
@@ -36,7 +36,7 @@ class SegmentOrder:
         self.name = str(name)
         self.epoch = layout.epoch
         self._segments = layout.segments
-        """By id, so that parents come before their children."""
+        """Ordered by id, so that parents come before their children."""
         self._by_name = {str(each.topic): each for each in layout.segments}
         self._by_id = layout.by_id
         self._children: dict[int, list[str]] = {}
@@ -53,11 +53,11 @@ class SegmentOrder:
         return tuple(self._by_name)
 
     def is_sealed(self, name: str) -> bool:
-        """Whether a segment of the layout takes no more messages."""
+        """Return whether a segment of the layout takes no more messages."""
         return self._by_name[name].is_sealed
 
     def passed(self, begun: Collection[str]) -> set[str]:
-        """The ancestors of segments that are begun: these were read to their ends before."""
+        """Return the ancestors of segments that have begun: they were read to their ends before."""
         waiting = [self._by_name[name] for name in begun if name in self._by_name]
         found: set[str] = set()
         while waiting:
@@ -69,17 +69,17 @@ class SegmentOrder:
         return found
 
     def unread(self, begun: Collection[str]) -> list[str]:
-        """Segments of which there may be something to read, now or later; those that are begun are
-        among them."""
+        """Return segments that may have something to read, now or later, including those that have
+        begun."""
         passed = self.passed(begun)
         return [name for name in self._by_name if name in begun or name not in passed]
 
     def step(self, begun: Collection[str], done: Collection[str]) -> set[str]:
-        """The segments that an offset names next: those of them that are begun now, without those
-        that leave, and with those that can begin.
+        """Return the segments of the next offset: those that have begun or can begin, except those
+        that leave.
 
         Args:
-            begun: what the offset names now.
+            begun: the names in the current offset.
             done: segments that were read to their ends there.
         """
         passed = self.passed(begun)
@@ -97,12 +97,11 @@ class SegmentOrder:
         }
 
     def first(self, done: Collection[str], passed: Collection[str] = ()) -> set[str]:
-        """The segments that the first offset of a query names.
+        """Return the segments of a query's first offset.
 
         Args:
-            done: segments in which there is nothing behind the place where the query begins, and
-                nothing will come.
-            passed: segments that count as read, whatever is in them.
+            done: segments with nothing after the query's start, now or later.
+            passed: segments that count as read, whatever they contain.
         """
         is_read = set(passed)
         begun: set[str] = set()
@@ -115,8 +114,10 @@ class SegmentOrder:
         return {name for name in begun if not (name in done and self._leaves(name, known))}
 
     def heirs(self, gone: str, names: Collection[str]) -> list[str]:
-        """Select the segments that came of one that is not in the layout any more: later ones that
-        have some of its hashes."""
+        """Return those of `names` that descend from a segment which is no longer in the layout.
+
+        These are later segments with some of its hashes.
+        """
         if not gone.startswith(_SEGMENT):
             return [name for name in names if name in self._by_name]  # It had all hashes.
         parts = gone.rpartition("/")[2].split("-")
@@ -131,15 +132,17 @@ class SegmentOrder:
         ]
 
     def _parents(self, segment: Segment) -> list[Segment]:
-        """Parents that are in the layout. One that is gone was read to its end before: until then,
-        the subscription of the query keeps it."""
+        """Return the parents in the layout.
+
+        A parent that is gone was read to its end before: until then, the subscription of the query
+        retains it.
+        """
         return [self._by_id[each] for each in segment.parents if each in self._by_id]
 
     def _is_open(self, segment: Segment, is_read: Collection[str]) -> bool:
         return all(str(parent.topic) in is_read for parent in self._parents(segment))
 
     def _leaves(self, name: str, known: Collection[str]) -> bool:
-        """Whether a segment that was read to its end need not be named any more: its children tell
-        of it."""
+        """Return whether a fully read segment need not be named any more: its children imply it."""
         children = self._children.get(self._by_name[name].id, [])
         return bool(children) and all(child in known for child in children)

@@ -1,19 +1,18 @@
 """The rows of a slice, as Arrow batches.
 
-Entries come from bookies, and through a broker from the first one that none of its bookies is
-reached for. That an executor reaches no bookie says nothing of what they hold: brokers are nearer
-to them. What bookies do say, that entries are gone or are not what was written, is not asked a
-second time. A ledger that is in an object store may have left the bookies: it is read there then,
-and through a broker if this executor cannot.
+Entries come from bookies. From the first entry whose bookies cannot be reached, they come through a
+broker. An unreachable bookie may still hold the entries: brokers are nearer to it. If bookies
+answer that entries are gone or damaged, that is final. A ledger in an object store may have left
+the bookies. It is then read from the store, and through a broker if this executor cannot read it.
 
-A worker process reads many slices, one after the other (`settle_worker`). What it has imported by
-its second task stays for good: `gc.freeze` takes it out of every later round of the garbage
-collector, which costs a third of the time otherwise, since each slice makes very many objects. At
-the first task that would be too early: not everything is imported before the first batch.
+A worker process reads many slices, one after the other (`settle_worker`). Modules imported by its
+second task stay for good: `gc.freeze` takes them out of every later round of the garbage collector.
+That round costs a third of the time otherwise, since each slice makes very many objects. Freezing
+at the first task would be too early: not everything is imported before the first batch.
 
-And it keeps the memory that it has: blocks and batches of a megabyte come and go a hundred times a
-second, and the C library would give each back to the system and fetch it again, page by page. On a
-virtual machine that costs more than what is done with them.
+The process also keeps its memory. Blocks and batches of a megabyte come and go a hundred times a
+second, and the C library would return each to the system and fetch it again, page by page. On a
+virtual machine that costs more than the processing.
 """
 
 import ctypes
@@ -46,19 +45,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CHUNK_LOOK_BACK_ENTRIES_MAX = 200_000
-"""How far before the end of a message its first chunk is looked for."""
+"""Most entries before the end of a message that are searched for its first chunk."""
 
 _LOOK_BACK_ENTRIES_MIN = 16
 _LOOK_BACK_ENTRIES_MAX = 1024
 _LOOK_BACK_BYTES = 1 << 20
-"""Entries that are fetched together on the way back: about so many bytes of them."""
+"""Approximate bytes that are fetched together while searching backwards."""
 
 _LOSS_LINES_MAX = 10
-"""Of each ledger, about places where entries are gone."""
+"""Most log lines per ledger about lost entries."""
 
 
 class SliceReader:
-    """Entries of one slice into rows."""
+    """Turns the entries of one slice into rows."""
 
     def __init__(
         self,
@@ -71,8 +70,8 @@ class SliceReader:
         """
         Args:
             rows: of this slice alone.
-            reads: of the task; whoever made it closes it.
-            entries: takes entries apart.
+            reads: of the task; its creator closes it.
+            entries: decodes entries.
         """
         self._slice = wanted
         self._rows = rows
@@ -95,7 +94,7 @@ class SliceReader:
 
     def _taken(self) -> Iterator[pa.RecordBatch]:
         batch = self._rows.take()
-        if batch.num_rows:  # not if all of it was left out
+        if batch.num_rows:  # empty if everything was left out
             yield batch
 
     def _part(self, part: LedgerPart, *, is_first: bool, is_last: bool) -> Iterator[pa.RecordBatch]:
@@ -118,10 +117,10 @@ class SliceReader:
                     yield from self._taken()
 
     def _entries_of(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
-        """What is there of them.
+        """Yield the entries that exist.
 
         Raises:
-            DataLossError: it is not all, and `fail_on_data_loss` is set.
+            DataLossError: some are gone, and `fail_on_data_loss` is set.
         """
         at = part.first
         losses = _Losses(self._slice.topic, part.ledger_id)
@@ -149,9 +148,12 @@ class SliceReader:
             losses.end()
 
     def _before(self, ledger_id: int, entry_id: int) -> Iterator[bytes]:
-        """
+        """Yield the entries before this one, nearest first, to find the beginning of a chunked
+        message.
+
         Raises:
-            CorruptDataError: all that may be looked at was, or what was before it is gone.
+            HeadlessMessageError: the beginning is not within the limits, or is gone, and
+                `fail_on_data_loss` is set.
         """
         left, step = CHUNK_LOOK_BACK_ENTRIES_MAX, _LOOK_BACK_ENTRIES_MIN
         parts = [*self._slice.before, *self._slice.parts]
@@ -182,7 +184,7 @@ class SliceReader:
             reads.close()
 
     def _beginning_not_found(self, why: str) -> None:
-        """There is or was more before it: whoever stored its end has stored that."""
+        """Report a lost beginning: the producer stored it before the end of the message."""
         said = f"it is the end of a message in chunks, and its beginning {why}"
         if self._slice.settings.fail_on_data_loss:
             raise HeadlessMessageError(f"{said}; set failOnDataLoss to false to leave it out")
@@ -190,7 +192,7 @@ class SliceReader:
 
 
 class _Losses:
-    """Tells of the entries of a ledger that are passed over: of runs of them, and not of very many.
+    """Logs runs of skipped entries of a ledger, up to a limit.
 
     A bookie that has lost its disk may have had every third entry.
     """
@@ -201,13 +203,13 @@ class _Losses:
         self._runs = self._entries = 0
 
     def add(self, first: int, last: int, why: str) -> None:
-        """Entries `first` to `last`, right behind those of the last time if nothing was between."""
+        """Add entries `first` to `last`, adjacent to the last run if no entry came in between."""
         if self._last < self._first:
             self._first, self._why = first, why
         self._last = last
 
     def end_run(self) -> None:
-        """An entry has come."""
+        """End the current run: an entry has come."""
         count = self._last - self._first + 1
         if count <= 0:
             return
@@ -225,7 +227,7 @@ class _Losses:
         self._first, self._last = 0, -1
 
     def end(self) -> None:
-        """No entry will come."""
+        """End the last run: no more entries come."""
         self.end_run()
         if self._runs > _LOSS_LINES_MAX:
             _log.warning(
@@ -237,7 +239,7 @@ class _Losses:
 
 
 class Reads(Protocol):
-    """Bookies or brokers, or one behind the other: what gives entries."""
+    """A source of entries: bookies, brokers, or one as the fallback of the other."""
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]: ...
 
@@ -247,7 +249,7 @@ class Reads(Protocol):
 
 
 def _reads_of(wanted: Slice, before: Reads | None = None) -> Reads:
-    """`before`: of the slice before it in a task, which ends with this."""
+    """`before` has the reads of the task's previous slice, which end here."""
     settings = wanted.settings
     if any(part.ensembles or part.object for part in wanted.parts) or not wanted.parts:
         return FallbackReads(wanted, before if isinstance(before, FallbackReads) else None)
@@ -255,14 +257,14 @@ def _reads_of(wanted: Slice, before: Reads | None = None) -> Reads:
 
 
 class ReadsInTurn:
-    """What gives the entries of one slice after the other; connections to bookies stay. For one
+    """Gives the reads of one slice after the other; connections to bookies are reused. For one
     thread."""
 
     def __init__(self) -> None:
         self._reads: Reads | None = None
 
     def of(self, wanted: Slice) -> Reads:
-        """For the next slice; what was given before is not used any more.
+        """Return the reads of the next slice; the previous ones must not be used any more.
 
         Raises:
             OptionError: a file of the bookies' security cannot be used.
@@ -286,7 +288,7 @@ def _has(bitmap: bytes, at: int) -> bool:
 
 
 def _widened(part: LedgerPart, first: int, last: int) -> LedgerPart:
-    """Other entries of the same ledger."""
+    """Return other entries of the same ledger."""
     return LedgerPart(
         part.ledger_id,
         first,
@@ -300,11 +302,14 @@ def _widened(part: LedgerPart, first: int, last: int) -> LedgerPart:
 
 
 class FallbackReads:
-    """Reads of one slice. Once it has gone over to brokers it stays with them, and so do those of
-    the slices that follow it in its task."""
+    """Reads of one slice, with brokers as the fallback.
+
+    After a fallback to brokers, this slice and the following slices of the task stay with brokers.
+    """
 
     def __init__(self, wanted: Slice, before: "FallbackReads | None" = None) -> None:
-        """`before`: of the slice before it in a task; its connections to bookies go on here.
+        """`before` has the reads of the task's previous slice; its connections to bookies are
+        reused.
 
         Raises:
             OptionError: a file of the bookies' security cannot be used.
@@ -314,9 +319,9 @@ class FallbackReads:
         self._brokers: BrokerReads | None = None
         self._objects: ObjectLedgerReads | None = None
         self._object_problem: UnreachableError | DataLossError | None = None
-        """Why objects are not read here any more."""
+        """Error that stopped reads of objects from this process."""
         self._problem: UnreachableError | None = None
-        """Why bookies are not asked any more."""
+        """Error that stopped reads from bookies."""
         self._bookies: LedgerReads
         if before is not None:
             self._bookies, self._problem = before._bookies, before._problem
@@ -324,7 +329,7 @@ class FallbackReads:
             self._objects, before._objects = before._objects, None
             self._object_problem = before._object_problem
             if before._brokers is not None:
-                before._brokers.close()  # of another topic, as a rule
+                before._brokers.close()  # usually of another topic
         else:
             self._bookies = LedgerReads(
                 wanted.addresses,
@@ -341,11 +346,11 @@ class FallbackReads:
             self._brokers.close()
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
-        """Runs of payloads in order, each with the id of its first entry.
+        """Yield runs of payloads in order, each with the id of its first entry.
 
         Raises:
             DataLossError, CorruptDataError: see `LedgerReads.entries`.
-            UnreachableError: neither bookies, nor the object store, nor brokers give them.
+            UnreachableError: neither bookies, nor the object store, nor brokers deliver them.
         """
         if self._problem is None and part.ensembles:
             try:
@@ -359,7 +364,7 @@ class FallbackReads:
                 self._turn_to_brokers(error)
             except DataLossError:
                 if part.object is None:
-                    raise  # else it has left the bookies since the query was planned
+                    raise  # it has left the bookies since the query was planned
         if part.object is not None and self._object_problem is None:
             try:
                 for first, payloads in self._stored().entries(part):
@@ -367,7 +372,7 @@ class FallbackReads:
                     part = replace(part, first=first + len(payloads))
                 return
             except (UnreachableError, DataLossError) as error:
-                # What is missing here may be on a disk that only the brokers have.
+                # Objects that are missing here may be on a disk that only the brokers have.
                 if not self._slice.settings.service_url:
                     raise
                 self._object_problem = error
@@ -386,14 +391,14 @@ class FallbackReads:
         self._bookies.close()
 
     def first_held(self, part: LedgerPart) -> int:
-        """The first of these entries that may be there; behind the last one if none is."""
+        """Return the first of these entries that may exist; the one after the last if none does."""
         if self._problem is not None or not part.ensembles:
             return part.first
         return self._bookies.first_held(part)
 
     def _stored(self) -> "ObjectLedgerReads":
         if self._objects is None:
-            # Here, not above: most tasks read no object, and it has to load much.
+            # Imported here: most tasks read no object, and it has to load much.
             from magnetar.arrow.stored.object_reads import ObjectLedgerReads
 
             settings = self._slice.settings
@@ -412,24 +417,25 @@ class FallbackReads:
 
 
 _IDLE = 20
-"""One more than the highest niceness there is: only what nobody else wants."""
+"""One more than the highest niceness: idle scheduling."""
 
 _GC_THRESHOLD = 100_000
-"""New objects before a collection. Rows go by their reference counts, without the collector."""
+"""New objects before a collection. Rows are freed by reference counts, without the collector."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's mallopt(3)."""
+"""Parameters of glibc's mallopt(3)."""
 _MAPPED_FROM_BYTES = 32 << 20
-"""Only what is larger goes back at once: as far as mallopt lets it be raised."""
+"""Only larger blocks are returned to the system at once: the highest value that mallopt allows."""
 _KEPT_BYTES_MAX = 64 << 20
-"""Of what is freed at the end of the heap."""
+"""Most free bytes that are kept at the end of the heap."""
 
 _tasks = 0
 _settled = 0
 
 
 def settle_worker(niceness: int) -> None:
-    """Called at the start of each task; `niceness` as in `ReadSettings`."""
+    """Prepare the process for reading. Called at the start of each task; `niceness` as in
+    `ReadSettings`."""
     global _tasks, _settled
     _tasks += 1
     if _tasks == 1:
@@ -447,20 +453,20 @@ def _keep_memory() -> None:
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
-        return  # another C library, with rules of its own
+        return  # another C library, with other rules
     set_option(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
     set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES_MAX)
 
 
 def _give_way(niceness: int) -> None:
-    """Let others have the processor first. A process can do that once, and cannot take it back."""
+    """Lower the scheduling priority of this process. It cannot be raised again."""
     if niceness >= _IDLE and hasattr(os, "SCHED_IDLE"):
         try:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             return
         except OSError:
-            niceness = _IDLE - 1  # not allowed here: as low as an ordinary process goes
+            niceness = _IDLE - 1  # not allowed here: use the lowest priority of an ordinary process
     try:
         os.nice(min(niceness, _IDLE - 1))
     except OSError:
-        pass  # no reason not to read
+        pass  # reading works without it

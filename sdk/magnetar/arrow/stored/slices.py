@@ -1,8 +1,8 @@
-"""What an executor is told to read: all of it, since it asks nobody but bookies. Pure values.
+"""Work for executors: complete, since executors connect only to bookies. Pure values.
 
-A slice is a run of entries of one topic (or partition of one), over one or several ledgers. It
-holds where each ledger's entries lie, so that executors need neither brokers nor the metadata
-store. It is pickled: Spark's partitions are made of it (`partitions.py`).
+A slice is a run of entries of one topic or partition, over one or several ledgers. It holds the
+locations of each ledger's entries, so that executors need neither brokers nor the metadata store.
+It is pickled: Spark's partitions contain it (`partitions.py`).
 """
 
 from dataclasses import dataclass, field
@@ -11,28 +11,28 @@ from typing import NamedTuple
 from magnetar.sdk.settings import ClientSettings
 
 NO_TIME_MS = 1 << 62
-"""Stands for a publish time that is not known."""
+"""Placeholder for an unknown publish time."""
 
 NO_VERSION = -1
-"""Of the schema that a message was written with: it does not say."""
+"""Placeholder for the schema version of a message that has none."""
 
 LEDGERS_BEFORE_MAX = 3
-"""In so many ledgers before its slice the beginning of a message in chunks is looked for."""
+"""Most ledgers before a slice that are searched for the beginning of a chunked message."""
 
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
-"""Of a message that cannot be read, or whose value is not of its schema: the query fails; or it is
-a row with null where it cannot be read and a column that says why; or it is left out. Named as
-those of Spark's own sources."""
+"""How to treat a message that cannot be read, or whose value does not fit its schema. FAILFAST
+fails the query. PERMISSIVE gives a row with nulls and a column with the reason. DROPMALFORMED
+leaves the message out. The names are those of Spark's own sources."""
 
 
 class Address(NamedTuple):
-    """Where a bookie listens."""
+    """Address of a bookie."""
 
     host: str
     port: int
     instance_id: str = ""
-    """Of the bookie's cluster; see `BookieIdentity`."""
+    """Instance id of the bookie's cluster; see `BookieIdentity`."""
 
 
 class Ensemble(NamedTuple):
@@ -61,75 +61,79 @@ class LedgerPart:
     """Empty when the entries are read through a broker."""
     write_quorum: int = 0
     digest_type: str = "CRC32C"
-    """Name of a `DigestType`; the type itself would load all of the ledger metadata everywhere."""
+    """Name of a `DigestType`; importing the type would load all of the ledger metadata
+    everywhere."""
     password: bytes = field(default=b"", repr=False)
-    """Of the ledger: what bookies are shown, and what HMAC digests are made with."""
+    """Password of the ledger, for bookies and for HMAC digests."""
     aborted: bytes = b""
-    """Bitmap of the entries of aborted transactions, which are left out: bit `i % 8` of byte
-    `i // 8`. Brokers leave them out themselves."""
+    """Bitmap of the entries of aborted transactions, which are left out: bit `i % 8` of byte `i //
+    8`. Brokers leave them out themselves."""
     length: int = -1
-    """Payload bytes of the whole ledger, as its metadata says, where `last` is the end of a closed
-    one; -1: it is not, or the entries are read through a broker."""
+    """Payload bytes of the whole ledger by its metadata, if `last` is the end of a closed ledger;
+    otherwise, or when the entries are read through a broker, -1."""
     object: ObjectPart | None = None
-    """Where the ledger is in an object store; it may leave the bookies, or has left them."""
+    """Object of the ledger in an object store. The ledger may leave the bookies, or has left
+    them."""
 
 
 @dataclass(frozen=True)
 class BookieSecurity:
-    """Paths of files on the executors; empty: plain connections, or no secret."""
+    """Paths of files on the executors; empty for plain connections, or no secret."""
 
     tls_trust_file: str = ""
-    """Certificate authorities of the bookies. The certificate and the key must be given with it."""
+    """File of the bookies' certificate authorities. The certificate and the key must be given as
+    well."""
     tls_certificate_file: str = ""
     tls_key_file: str = ""
     tls_checks_host: bool = True
     secret_file: str = ""
-    """File of the cluster's shared secret; servers name it in `shared_secret_file`."""
+    """File of the cluster's shared secret; the servers' setting is `shared_secret_file`."""
 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How executors read; the same for all slices of a query."""
+    """How executors read; shared by all slices of a query."""
 
     fail_on_data_loss: bool = True
     mode: str = "FAILFAST"
-    """What becomes of a message that cannot be read: see `MODES`."""
+    """How to treat messages that cannot be read: see `MODES`."""
     request_bytes: int = 1 << 20
-    """What one request asks a bookie for."""
+    """Bytes that one request asks a bookie for."""
     bookie_timeout_ms: int = 5_000
     bookie_security: BookieSecurity = BookieSecurity()
     decompressed_bytes_max: int = 64 << 20
     chunked_bytes_max: int = 256 << 20
-    """Chunks that wait for the rest of their message."""
+    """Most bytes of chunks that wait for the rest of their message."""
     worker_niceness: int = 0
     """Added to the niceness of the executor's Python process; 20: idle priority."""
     object_key_file: str = ""
-    """Path, on the executors, of the keys of encrypted objects; empty: brokers read these."""
+    """Path, on the executors, of the keys of encrypted objects; if empty, brokers read these."""
     private_key_file: str = ""
-    """Path, on the executors, of the private key of messages that producers have encrypted, where
-    `{name}` stands for the key's name. Empty: such messages cannot be read."""
+    """Path, on the executors, of the private key for messages that producers have encrypted;
+    `{name}` is replaced by the key's name. If empty, such messages cannot be read."""
     service_url: str = ""
-    """Of brokers, for slices that are read through them."""
+    """URL of the brokers, for slices that are read through them."""
     client: ClientSettings | None = None
 
 
 @dataclass(frozen=True)
 class ValueSchema:
-    """The schema of a topic's values: what makes columns of them."""
+    """The schema of a topic's values, which determines their columns."""
 
     kind: str = "BYTES"
-    """As Pulsar names it; BYTES also of schemas that no columns are made of."""
+    """Pulsar's name; BYTES also for schemas that are not decoded into columns."""
     definition: str = ""
-    """Of JSON, AVRO and PROTOBUF_NATIVE, the newest version: its fields are the columns."""
+    """Newest version of a JSON, AVRO or PROTOBUF_NATIVE schema: its fields are the columns."""
     versions: tuple[tuple[int, str], ...] = ()
-    """Of AVRO, in a slice: all versions of its topic. Each message says its own."""
+    """All versions of an AVRO schema of the topic, in a slice. Each message names its own."""
     key: "ValueSchema | None" = None
-    """Of KEY_VALUE, as the next two."""
+    """Schema of the key, for KEY_VALUE; otherwise None, as `value` is."""
     value: "ValueSchema | None" = None
     has_separate_key: bool = False
-    """The key is the message's, and not in the payload."""
+    """Whether the key is the message's key, and not in the payload."""
     is_signed: bool = False
-    """Unsigned numbers are of the next wider signed type, for a reader that has no others."""
+    """Whether unsigned numbers get the next wider signed type, for a reader without unsigned
+    ones."""
 
 
 class Slice:
@@ -151,13 +155,12 @@ class Slice:
     ) -> None:
         """
         Args:
-            partition: index of the partition that the topic is; -1 if it is none.
+            partition: index of the topic's partition; -1 if the topic is not a partition.
             parts: in the order of the log.
-            before: what lies before them, nearest last: where chunks of a message begin whose end
-                is in `parts`.
-            is_cut_off: ledgers are gone in which such a message may have begun.
-            skip_through_batch_index: of the first entry, messages up to this index are left out.
-            stop_at_batch_index: of the last entry, messages behind this index are left out.
+            before: earlier parts, nearest last: chunked messages in `parts` may begin there.
+            is_cut_off: whether ledgers are gone in which such a message may have begun.
+            skip_through_batch_index: in the first entry, messages up to this index are left out.
+            stop_at_batch_index: in the last entry, messages after this index are left out.
         """
         self.topic = topic
         self.partition = partition

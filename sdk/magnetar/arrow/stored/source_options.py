@@ -60,19 +60,19 @@ NAMES = (
     "privateKeyFile",
     *OBJECT_NAMES,
 )
-"""Of the source, beside those of the connection."""
+"""Options of the source, beside those of the connection."""
 
 _INT63 = (1 << 63) - 1
 _SUBSCRIPTION = re.compile(r"[^\s/]{1,255}")
 _PREFIX_CHARACTERS_MAX = 200
-"""Of a subscription's name: the rest of it is for what makes it a name of its own."""
+"""Most characters of a prefix: the rest of a subscription's name makes it unique."""
 
 TRIGGER_DELAY_S = 900.0
-"""How long a micro-batch waits at most for more to read; Kafka's source waits as long."""
+"""Default for the longest wait of a micro-batch for more data, in seconds; as in Kafka's source."""
 
 IDLE_RELEASE_MS = 60_000
-"""A query without anything new for so long holds nothing any more. Until then it may have looked in
-the midst of a message in chunks, which consumers wait for as long by default."""
+"""Default idle time, in milliseconds, after which a query retains nothing. Until then its position
+may be within a chunked message; consumers wait for its end that long by default."""
 
 _UNITS_S: Mapping[str, float] = {
     "ms": 0.001,
@@ -97,14 +97,14 @@ class Selection:
     topics: tuple[TopicName, ...] = ()
     namespace: str = ""
     pattern: str = ""
-    """Of topics' own names, from end to end."""
+    """Pattern for the local names of topics; it must match the whole name."""
     scalable: "Selection | None" = None
-    """Scalable topics, by their `persistent://` names; None: there are none."""
+    """Scalable topics, by their `persistent://` names; None if there are none."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Everything a query on the source says."""
+    """All options of a query on the source."""
 
     connection: ConnectionOptions
     selection: Selection
@@ -113,30 +113,31 @@ class SourceOptions:
     starting_ms: int | None
     ending_ms: int | None
     subscription: str
-    """Empty: one of its own for each query."""
+    """If empty, each query has a subscription of its own."""
     reads_bookies: bool
     metadata_url: str
     slice_bytes: int
     settings: ReadSettings
     objects: ObjectOptions | None = None
-    """Of a query that asks no server; None: it does."""
+    """Object stores of a query that uses no server; otherwise None."""
     starting_times: Mapping[str, int] = field(default_factory=dict)
-    """Topic, or partition of one -> publish time in ms; empty: no topic has one of its own."""
+    """Topic or partition -> publish time in ms; empty if no topic has a time of its own."""
     ending_times: Mapping[str, int] = field(default_factory=dict)
     starting_subscription: str = ""
-    """Begin behind what this subscription has acknowledged; empty: by offsets, or by time."""
+    """Begin after what this subscription has acknowledged; empty to begin by offsets, or by
+    time."""
     limits: TriggerLimits = NO_LIMITS
-    """Of a micro-batch."""
+    """Limits of a micro-batch."""
     subscription_prefix: str = "spark"
-    """Of the subscription's name, where the query makes one up."""
+    """Prefix of a generated subscription name."""
     idle_release_s: float = IDLE_RELEASE_MS / 1000
-    """A query that has had nothing new for so long holds nothing any more."""
+    """Idle time, in seconds, after which a query retains nothing."""
     takes_bytes_only: bool = False
-    """No topic's schema is looked at: values are bytes."""
+    """Whether to ignore the schemas of the topics, and read values as bytes."""
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, is_stream: bool | None = None) -> "SourceOptions":
-        """`is_stream` None: it is not known yet what kind of query it will be.
+        """Read the options. `is_stream` is None if the kind of the query is not known yet.
 
         Raises:
             OptionError: with one line that names the option and what is allowed.
@@ -190,7 +191,7 @@ class SourceOptions:
 def _read_settings(
     read: OptionReader, connection: ConnectionOptions, metadata_url: str, *, has_servers: bool
 ) -> ReadSettings:
-    """How executors read."""
+    """Read the settings of executors."""
     return ReadSettings(
         fail_on_data_loss=read.flag("failOnDataLoss", True),
         mode=read.choice("mode", MODES, FAILFAST),
@@ -227,10 +228,10 @@ def _connection(read: OptionReader) -> ConnectionOptions:
 
 
 def _reads_bookies(read: OptionReader, metadata_url: str) -> bool:
-    """Return whether executors read bookies, and not through the brokers.
+    """Return whether executors read from bookies, and not through the brokers.
 
     Raises:
-        OptionError: they would need a metadata URL, or this one is of no known form.
+        OptionError: the mode requires a metadata URL, or its form is unknown.
     """
     mode = read.choice("readMode", ("direct", "broker"), "direct" if metadata_url else "broker")
     if mode == "direct" and not metadata_url:
@@ -261,7 +262,7 @@ _OF_BATCHES = ("endingOffsets", "endingTime")
 
 
 def _check_kind(read: OptionReader, is_stream: bool) -> None:
-    """Refuse what would have no effect."""
+    """Refuse options that have no effect in this kind of query."""
     for name in _OF_BATCHES if is_stream else _OF_STREAMS:
         if read.is_given(name):
             what = "batch" if is_stream else "streaming"
@@ -269,7 +270,7 @@ def _check_kind(read: OptionReader, is_stream: bool) -> None:
 
 
 def _check_one_place(read: OptionReader, *, has_servers: bool) -> None:
-    """Refuse to begin, or to end, at two places."""
+    """Refuse several options for one start, or for one end."""
     for names in (
         ("startingTime", "startingOffsets", "startingSubscription"),
         ("endingTime", "endingOffsets"),
@@ -315,7 +316,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _subscription(read: OptionReader) -> tuple[str, str]:
-    """The name of the query's own subscription, if it is given, and the prefix of one that is not.
+    """Return the name of the query's subscription, if given, and the prefix for a generated one.
 
     Raises:
         OptionError
@@ -332,7 +333,7 @@ def _subscription(read: OptionReader) -> tuple[str, str]:
 
 
 def _name(read: OptionReader, option: str) -> str:
-    """A subscription, or the beginning of its name; empty: it is not given."""
+    """Return a subscription's name, or its prefix; empty if the option is not given."""
     name = read.text(option, "")
     if name and not _SUBSCRIPTION.fullmatch(name):
         raise OptionError(option, f"{shown(name)}: up to 255 characters, no / or space")
@@ -369,8 +370,10 @@ def _selection(read: OptionReader) -> Selection:
 
 
 def _pattern(text: str) -> Selection:
-    """`[persistent://]tenant/namespace/regular-expression`, or the expression alone; with
-    `topic://` before it, of scalable topics."""
+    """Parse `[persistent://]tenant/namespace/regular-expression`, or the expression alone.
+
+    With `topic://` before it, the pattern selects scalable topics.
+    """
     rest = text.removeprefix("persistent://")
     if is_scalable_name(text):
         return Selection(scalable=_pattern(text.removeprefix("topic://")))
@@ -413,14 +416,15 @@ def _bookie_security(read: OptionReader, metadata_url: str) -> BookieSecurity:
         tls_certificate_file=certificate,
         tls_key_file=key,
         tls_checks_host=read.flag("bookieTlsHostnameVerification", True),
-        # Of a standalone it lies beside its metadata.
+        # In a standalone server, the secret is beside the metadata.
         secret_file=read.text("bookieSharedSecretFile", shared_secret_beside(metadata_url)),
     )
 
 
 def _times(read: OptionReader, name: str) -> tuple[int | None, Mapping[str, int]]:
-    """A time for all topics, or JSON with one for each: milliseconds since 1970, or ISO 8601;
-    without a zone it is UTC.
+    """Parse a time for all topics, or JSON with one for each: milliseconds since 1970, or ISO 8601.
+
+    A time without a zone is UTC.
 
     Raises:
         OptionError
@@ -461,7 +465,7 @@ def _time(name: str, text: str) -> int:
 
 
 def _duration_s(read: OptionReader, name: str, default_s: float) -> float:
-    """Seconds; a number alone is milliseconds, as in Spark's own options."""
+    """Return a duration in seconds; a plain number is milliseconds, as in Spark's own options."""
     if not read.is_given(name):
         return default_s
     text = read.text(name).lower()

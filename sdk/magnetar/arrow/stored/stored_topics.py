@@ -1,8 +1,7 @@
-"""Topics as their manifests in an object store say them: for queries that ask no server.
+"""Topics as described by their manifests in an object store: for queries that use no server.
 
-The driver lists manifests, takes the newest of each log, and reads it once. Only for a time of
-publication it also looks into objects. Executors get the same slices as with brokers, with objects
-alone in them.
+The driver lists manifests, takes the newest of each log, and reads it once. It reads objects only
+to find a publish time. Executors get the same slices as with brokers, but with objects alone.
 """
 
 import asyncio
@@ -59,9 +58,9 @@ _ROOT = "/managed-ledgers"
 _READS_AT_ONCE = 16
 _READ_BYTES = 1 << 20
 LISTS_MAX = 5
-"""How often one folder of manifests is listed while each that was found is gone when it is read."""
+"""Most attempts to list a folder of manifests when each manifest found is gone at its read."""
 _INSTANCES_MAX = 100
-"""Folders of a store that are looked into for manifests: others than ours may be in it."""
+"""Most folders of a store that are searched for manifests: the store may hold other folders."""
 
 
 class StoredTopics:
@@ -69,7 +68,7 @@ class StoredTopics:
 
     Methods raise, beside what is named:
         OptionError: the store cannot be opened, or has no manifests, or those of several clusters.
-        UnreachableError: the store does not answer, or does not let this process in.
+        UnreachableError: the store does not answer, or refuses this process.
         CorruptDataError: a manifest is not what was written.
     """
 
@@ -78,8 +77,8 @@ class StoredTopics:
     ) -> None:
         """
         Args:
-            skips_holes: ledgers in no object are passed over.
-            key_file: path of the keys of encrypted objects, on this machine; empty: none.
+            skips_holes: whether to skip ledgers that are in no object.
+            key_file: local path of the keys of encrypted objects; empty if there are none.
         """
         self._options = options
         self._selection = selection
@@ -104,19 +103,19 @@ class StoredTopics:
         for store in self._open.values():
             await store.close()
 
-    # What a driver asks
+    # For the driver
 
     def read(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
-        """All topics and partitions of the query, by name, as their manifests were when this was
-        first called.
+        """Return all topics and partitions of the query, by name, by their manifests at the first
+        call.
 
         Args:
-            hold_s: without a meaning here; nobody can be told.
+            hold_s: ignored: there is no server to hold the topics.
 
         Raises:
-            TopicNotFoundError: a topic that is named has no manifest (unless `missing_ok`), or
-                none matches the pattern.
-            DataLossError: a ledger in no object lies before one that is in an object.
+            TopicNotFoundError: a named topic has no manifest (unless `missing_ok`), or none
+                matches the pattern.
+            DataLossError: a ledger in no object is before one that is in an object.
         """
         manifests = self._read_manifests()
         self._check_found(manifests, missing_ok)
@@ -132,14 +131,16 @@ class StoredTopics:
         return states
 
     def selects(self, name: str) -> bool:
-        """Whether the query is of this topic, or of the one that it is a partition of."""
+        """Return whether the query reads this topic, or the topic of this partition."""
         return self._selects(TopicName.parse(name))
 
     def schemas(
         self, topics: Iterable[TopicName], *, every: bool
     ) -> dict[TopicName, Sequence[Json]]:
-        """The newest schema of each topic, or all its versions; partitions have those of their
-        topic, and the newest manifest of one of them tells."""
+        """Return the newest schema of each topic, or all its versions.
+
+        Partitions have the schemas of their topic, from the newest manifest of one of them.
+        """
         found: dict[TopicName, LogManifest] = {}
         for topic, manifest in self._read_manifests().items():
             known = found.get(topic.partitioned)
@@ -154,8 +155,10 @@ class StoredTopics:
         }
 
     def first_since(self, states: Mapping[str, TopicState], time_ms: int) -> dict[str, MessageId]:
-        """The offset before the first message of each topic that was published at this time or
-        later. Publish times are taken to grow, as for a seek of a consumer.
+        """Return the offset before each topic's first message that was published at this time or
+        later.
+
+        Publish times are assumed to ascend, as for a seek of a consumer.
 
         Raises:
             DataLossError: an object is gone.
@@ -236,7 +239,7 @@ class StoredTopics:
         return list(dict.fromkeys(each.namespace_name for each in self._selection.topics))
 
     def _may_be_wanted(self, namespace: str, folder: str) -> bool:
-        """Whether a folder may be of a log of the query; a name that was cut does not tell."""
+        """Return whether a folder may be of a log of the query; a truncated name always may."""
         name = name_of_key(folder)
         if name is None:
             return True
@@ -281,7 +284,7 @@ class StoredTopics:
         return dict(zip(names, found, strict=True))
 
     async def _before_first_since(self, state: TopicState, time_ms: int) -> MessageId:
-        """The offset before the first entry of a topic that is not older than a time."""
+        """Return the offset before the first entry of a topic that is not older than a time."""
         async with self._at_once:
             low, high = 0, len(state.ledgers)
             while low < high:
@@ -297,7 +300,7 @@ class StoredTopics:
             return state.end
 
     async def _is_older(self, state: TopicState, ledger: LedgerState, time_ms: int) -> bool:
-        """Whether all messages of a ledger were published before a time."""
+        """Return whether all messages of a ledger were published before a time."""
         reader = await self._reader(state, ledger)
         try:
             return not reader.entries_after(time_ms)
@@ -305,8 +308,8 @@ class StoredTopics:
             await reader.close()
 
     async def _first_in(self, state: TopicState, ledger: LedgerState, time_ms: int) -> int | None:
-        """The first entry of a ledger that is not older than a time, or does not say; None: there
-        is none."""
+        """Return the first entry of a ledger that is not older than a time, or has no time; else
+        None."""
         reader = await self._reader(state, ledger)
         try:
             at, last = reader.entries_after(time_ms).start, ledger.entries - 1
@@ -357,7 +360,7 @@ class StoredTopics:
 
 
 def _topic_of(log: str) -> TopicName | None:
-    """The topic whose log has this path; None: it is of no topic."""
+    """Return the topic whose log has this path; None if the path is of no topic."""
     parts = log.split("/")
     if len(parts) != 6 or not log.startswith(f"{_ROOT}/") or parts[4] != "persistent":
         return None
@@ -368,7 +371,7 @@ def _topic_of(log: str) -> TopicName | None:
 
 
 def _missing_partitions(topics: Iterable[TopicName]) -> list[TopicName]:
-    """Partitions that must exist, because one behind them does."""
+    """Return partitions that must exist, because one with a higher number does."""
     counts: dict[TopicName, int] = {}
     known = set(topics)
     for topic in known:
@@ -384,5 +387,5 @@ def _is_published_before(payload: bytes, time_ms: int) -> bool:
     try:
         metadata, _ = split_payload(payload)
     except MalformedPayloadError:
-        return False  # whoever reads it says what is wrong
+        return False  # the reader of the entry reports the error
     return bool(metadata.publish_time < time_ms)

@@ -1,7 +1,7 @@
-"""Values as they were stored, and what makes columns of them; the columns that are just that.
+"""Values as they were stored, and the protocol for making columns of them. Pure.
 
-How a schema makes others: `structured_values.py`, and the `values.py` of each reader, which also
-chooses. Pure.
+`StoredColumn` gives the stored bytes or text. Columns that depend on a schema are in
+`structured_values.py` and `values.py`, which also chooses.
 """
 
 from array import array
@@ -17,11 +17,11 @@ from magnetar.arrow.stored.column_names import VALUE
 Part = bytes | memoryview
 
 Lengths: TypeAlias = "array[int]"
-"""Sizes in bytes, in an array of type "q": numpy reads them where they lie."""
+"""Sizes in bytes, in an array of type "q", which numpy reads without a copy."""
 
 
 def cut(parts: Sequence[Part], lengths: Sequence[int]) -> list[Part]:
-    """Each of some values by itself, which lie one behind the other in `parts`."""
+    """Return each value by itself; the values are adjacent in `parts`."""
     if len(parts) == len(lengths):
         return list(parts)
     whole = memoryview(b"".join(parts))
@@ -34,8 +34,10 @@ def cut(parts: Sequence[Part], lengths: Sequence[int]) -> list[Part]:
 
 
 def offsets_of(lengths: Sequence[int]) -> pa.Buffer:
-    """Where values of these sizes begin if they lie one behind the other, and where the last one
-    ends: the offsets of an Arrow array, int32. They are smaller than 2 GiB in sum."""
+    """Return the offsets of an Arrow array, int32, for adjacent values of these sizes.
+
+    The sum of the sizes must be smaller than 2 GiB.
+    """
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(np.asarray(lengths, np.int64), dtype=np.int32, out=offsets[1:])
     return pa.py_buffer(offsets)
@@ -43,23 +45,24 @@ def offsets_of(lengths: Sequence[int]) -> pa.Buffer:
 
 @dataclass(slots=True)
 class StoredValues:
-    """The values of some rows as they were stored, one behind the other."""
+    """The values of some rows as they were stored, concatenated."""
 
     parts: Sequence[Part]
-    """Cut in any way."""
+    """The bytes of the values, cut in any way."""
     lengths: Sequence[int]
-    """Of the values."""
+    """Size of each value, in bytes."""
     nulls: Sequence[int] = ()
     """Rows without a value."""
     versions: Sequence[tuple[int, int]] = ()
-    """Runs of rows: version of the schema, number of rows."""
+    """Runs of rows: schema version, number of rows."""
     keys: Mapping[int, bytes] = field(default_factory=dict)
-    """Row -> key of the message; only for what has `needs_keys`."""
+    """Row -> key of the message; only filled if `needs_keys` is set."""
     unfit: dict[int, str] = field(default_factory=dict)
-    """Row -> why its value is none of its schema: filled while columns are made. It has null."""
+    """Row -> reason why its value does not fit its schema. Filled while columns are made; the row
+    gets null."""
 
     def cut(self) -> list[Part]:
-        """Each value by itself."""
+        """Return each value by itself."""
         return cut(self.parts, self.lengths)
 
 
@@ -69,7 +72,7 @@ class ValueColumns(Protocol):
     needs_keys: bool
 
     def columns(self, stored: StoredValues) -> dict[str, pa.Array]:
-        """By name; adds to `stored.unfit`."""
+        """Return the columns by name; add to `stored.unfit`."""
         ...
 
 
@@ -79,7 +82,7 @@ class StoredColumn:
     needs_keys = False
 
     def __init__(self, kind: pa.DataType) -> None:
-        """`kind`: binary, or text."""
+        """`kind` is binary or string."""
         self._kind = kind
 
     def columns(self, stored: StoredValues) -> dict[str, pa.Array]:

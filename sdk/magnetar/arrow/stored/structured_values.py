@@ -1,8 +1,8 @@
 """Values of JSON and AVRO schemas as columns.
 
-JSON is parsed by Arrow, all values of a batch at once; when that does not like them (an enum as a
-number, bytes as text), one after the other: then what a text column gets that is no text is its
-JSON, as Spark's `from_json` has it. AVRO: `avro_reading.py`. Columns are matched by name.
+Arrow parses JSON, all values of a batch at once. If it refuses them (an enum as a number, bytes as
+text), they are parsed one after the other. A text column then gets the JSON of a value that is not
+text, as in Spark's `from_json`. AVRO: `avro_reading.py`. Columns are matched by name.
 """
 
 import io
@@ -31,15 +31,15 @@ _NOT_NUMBERS = {
     "-Infinity": -math.inf,
     "-INF": -math.inf,
 }
-"""Numbers that JSON has no form for, as Jackson, Spark and the sink write them: as texts."""
+"""Numbers that JSON cannot represent; Jackson, Spark and the sink write them as texts."""
 
 _MISFITS = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
-"""What Arrow raises of a value that it does not take for a type."""
+"""Errors that Arrow raises for a value that does not fit a type."""
 
 
 class StructuredValues:
-    """One column for each field of the schema that the query asks for; of a schema that is no
-    record, one column `value`."""
+    """One column for each selected field of the schema; for a schema that is not a record, one
+    column `value`."""
 
     needs_keys = False
 
@@ -77,7 +77,7 @@ class StructuredValues:
     def _fast_json(self, values: Sequence[Part]) -> pa.RecordBatch | None:
         text = _objects(values)
         if text is None:
-            # Producers that write lines end each value with one.
+            # Producers that write lines end each value with a newline.
             text = _objects([bytes(each).strip(_JSON_SPACE) for each in values])
         if text is None:
             return None
@@ -154,7 +154,7 @@ class StructuredValues:
     def _column(
         self, field: pa.Field, rows: list[Mapping[str, object]], stored: StoredValues
     ) -> pa.Array:
-        """With null where a value does not fit."""
+        """Return one column, with null where a value does not fit."""
         values = [row.get(field.name) for row in rows]
         try:
             return pa.array(values, field.type)
@@ -179,7 +179,7 @@ class StructuredValues:
 
 
 class _Real(float):
-    """A number of JSON, and how it is written."""
+    """A JSON number together with its text."""
 
     __slots__ = ("text",)
 
@@ -192,7 +192,7 @@ class _Real(float):
 
 
 def _fitting(value: object, kind: pa.DataType) -> object:
-    """What a parsed value of JSON is in a column of this type."""
+    """Convert a parsed JSON value for a column of this type."""
     if value is None:
         return None
     if pa.types.is_string(kind):
@@ -215,8 +215,10 @@ def _text(value: object) -> str:
 
 
 def _objects(values: Sequence[Part]) -> bytes | None:
-    """One value per line; None if it is not sure that each is an object: one value may be two of
-    them and another nothing, which would give the rows between them the fields of others."""
+    """Return one value per line; None if not every value is certainly one object.
+
+    One value may be two objects and another none, which would shift the rows between them.
+    """
     text = b"\n".join(values)
     is_sure = (
         text.startswith(b"{") and text.endswith(b"}") and text.count(b"}\n{") == len(values) - 1

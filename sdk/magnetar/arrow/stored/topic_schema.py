@@ -1,4 +1,4 @@
-"""The schema that the topics of a read have."""
+"""The common schema of the topics of a read."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +17,14 @@ _STRUCTURED = ("JSON", "AVRO")
 
 
 class SchemaSource(Protocol):
-    """Tells which schemas topics have."""
+    """A source of the topics' schemas."""
 
     def schemas(
         self, topics: Iterable[TopicName], *, every: bool
     ) -> Mapping[TopicName, Sequence[Json]]:
-        """The newest schema of each topic, or all its versions, oldest first, as brokers tell of
-        them over HTTP; none of topics that have gone.
+        """Return the newest schema of each topic, or all its versions, oldest first.
+
+        Schemas are in the form of the brokers' HTTP answers. Topics that are gone have none.
 
         Raises:
             UnreachableError, RefusedError
@@ -32,7 +33,7 @@ class SchemaSource(Protocol):
 
 
 class BrokerSchemas:
-    """`SchemaSource`: asks brokers."""
+    """A `SchemaSource` that asks brokers."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
@@ -56,15 +57,17 @@ def value_schema_of(
     bytes_do: bool = False,
     takes_protobuf: bool = False,
 ) -> ValueSchema:
-    """The schema that all these topics have; bytes if they have none, or one that no columns are
-    made of. Its versions are left out: they are each topic's own, see `with_versions`.
+    """Return the common schema of these topics.
+
+    It is bytes if they have no schema, or one that is not decoded into columns. Its versions are
+    left out: they differ by topic, see `with_versions`.
 
     Args:
-        bytes_do: nothing but bytes is wanted of the values.
-        takes_protobuf: columns are made of PROTOBUF_NATIVE, too; else it is bytes.
+        bytes_do: whether the query needs the values only as bytes.
+        takes_protobuf: whether PROTOBUF_NATIVE is decoded into columns; otherwise it is bytes.
 
     Raises:
-        SchemaMismatchError: topics of one query have different ones, and bytes do not do.
+        SchemaMismatchError: the topics have different schemas, and bytes are not enough.
         UnreachableError, RefusedError
     """
     found: dict[ValueSchema, TopicName] = {}
@@ -94,7 +97,7 @@ def _newest(stored: Sequence[Json], takes_protobuf: bool) -> ValueSchema:
 
 
 def parsed(answer: Mapping[str, Any]) -> ValueSchema:
-    """A schema as a broker's administration interface gives it; PROTOBUF_NATIVE as bytes."""
+    """Parse a schema from a broker's administration interface; PROTOBUF_NATIVE becomes bytes."""
     kind = str(answer.get("type", "BYTES"))
     if kind == "KEY_VALUE":
         definitions = json.loads(answer["data"])
@@ -120,11 +123,12 @@ def parsed(answer: Mapping[str, Any]) -> ValueSchema:
 def with_versions(
     source: SchemaSource, topics: Iterable[TopicName], schema: ValueSchema
 ) -> dict[TopicName, ValueSchema]:
-    """For each topic the schema with all versions that its messages may have been written with,
-    where one is needed to read them: as AVRO.
+    """Return the schema of each topic, with the versions that its messages may have been written
+    with.
 
-    Asked for *after* it was decided up to where the topic is read: producers register a version
-    before they write with it, so that none is missing.
+    Versions are added only where values cannot be read without them: for AVRO. Call this *after*
+    the end of the read was determined: producers register a version before they write with it, so
+    none is missing.
 
     Raises:
         UnreachableError, RefusedError
@@ -139,7 +143,7 @@ def with_versions(
 
 
 def _has_versions(schema: ValueSchema) -> bool:
-    """Whether values can only be read by the version that they were written with."""
+    """Return whether values can only be read by the version that they were written with."""
     return schema.kind == "AVRO" or any(
         part is not None and _has_versions(part) for part in (schema.key, schema.value)
     )

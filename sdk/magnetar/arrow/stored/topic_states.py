@@ -1,7 +1,8 @@
-"""What there is to read: topics, their ledgers, and up to where they are confirmed.
+"""The readable data: topics, their ledgers, and their confirmed ends.
 
-A topic's ledgers come from its broker, which alone knows how far the open one is confirmed: what
-the driver plans to read is acknowledged to producers, and nothing beyond it is ever read.
+A topic's ledgers come from its broker, the only one that knows how far the open ledger is
+confirmed. Everything that the driver plans to read is acknowledged to producers; nothing after it
+is ever read.
 """
 
 import base64
@@ -22,12 +23,12 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 _NOT_FOUND = 404
 _ENDED = "Terminated"
-"""State of a topic whose log was ended for good."""
+"""State of a topic whose log was terminated."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """One ledger of a topic: how much of it can be read."""
+    """One ledger of a topic, and how much of it can be read."""
 
     ledger_id: int
     entries: int
@@ -37,13 +38,13 @@ class LedgerState:
 
     @property
     def entry_bytes(self) -> float:
-        """Mean size of an entry."""
+        """Mean size of an entry, in bytes."""
         return self.bytes / self.entries if self.entries and self.bytes else 1024.0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic, or one partition of one, at one moment."""
+    """A topic or partition at one moment."""
 
     name: str
     partition: int
@@ -52,21 +53,22 @@ class TopicState:
     end: MessageId = BEFORE_FIRST
     """The last entry that can be read; before the first one if there is none."""
     mark_deletes: Mapping[str, MessageId] | None = None
-    """Subscription -> through where everything is acknowledged."""
+    """Subscription -> position up to which everything is acknowledged."""
     aborted: Mapping[int, bytes] = field(default_factory=dict)
     """Ledger -> bitmap of the entries of aborted transactions: bit `i % 8` of byte `i // 8`."""
     removed_through: int = -1
-    """The last ledger with entries that was removed by trimming; -1: none."""
+    """The last ledger with entries that was trimmed; -1 if none was."""
     stores: Mapping[str, str] = field(default_factory=dict)
-    """Name of an object store -> its settings as JSON, of those that ledgers are in."""
+    """Name of an object store -> its settings as JSON, for the stores that hold ledgers."""
     is_there: bool = True
-    """False: a partition that the topic should have, and that does not exist."""
+    """Whether the topic exists. False for a partition that the topic should have."""
     unread: str = ""
-    """What of the topic a query does not read, though it was there; empty: nothing is known."""
+    """Description of existing data that a query does not read; empty if nothing is known."""
     has_ended: bool = False
-    """The topic was terminated, and all of it can be read: nothing will ever be behind `end`."""
+    """Whether the topic was terminated and can be read completely: nothing will ever follow
+    `end`."""
     messages_per_entry: float | None = None
-    """Mean of what was published lately, as its broker knows; None: it does not say."""
+    """Mean of recent publishes, from the topic's broker; None if the broker does not report it."""
 
     @property
     def first_ledger_id(self) -> int:
@@ -75,25 +77,26 @@ class TopicState:
 
 
 class TopicStates:
-    """Asks brokers for the topics of a query."""
+    """Reads the topics of a query from brokers."""
 
     def __init__(
         self, admin: AdminClient, selection: Selection, *, counts_messages: bool = False
     ) -> None:
-        """`counts_messages`: brokers are to look how many messages entries have, where they do not
-        know yet."""
+        """`counts_messages`: brokers are to determine the number of messages per entry, where it is
+        unknown."""
         self._admin = admin
         self._selection = selection
         self._counts_messages = counts_messages
         self._expression = re2.compile(selection.pattern) if selection.pattern else None
 
     def read(self, *, missing_ok: bool = False, hold_s: int = 0) -> dict[str, TopicState]:
-        """All topics and partitions of the query as they are now, by name. So long they are used,
-        for their brokers, whoever else uses them or not.
+        """Return all topics and partitions of the query as they are now, by name.
+
+        For `hold_s` seconds their brokers treat them as used, even without other clients.
 
         Raises:
-            TopicNotFoundError: a topic that is named does not exist (unless `missing_ok`), or
-                none matches the pattern when the query begins.
+            TopicNotFoundError: a named topic does not exist (unless `missing_ok`), or none matches
+                the pattern when the query begins.
             UnreachableError, RefusedError
         """
         topics = self._topics(missing_ok)
@@ -132,14 +135,14 @@ class TopicStates:
         return found
 
     def selects(self, name: str) -> bool:
-        """Whether the query is of this topic, or of the one that it is a partition of."""
+        """Return whether the query reads this topic, or the topic of this partition."""
         topic = TopicName.parse(name)
         if self._expression is None:
             return bool({topic, topic.partitioned}.intersection(self._selection.topics))
         return self._matches(topic.partitioned)
 
     def first_since(self, states: Mapping[str, TopicState], time_ms: int) -> dict[str, MessageId]:
-        """The offset before the first message of each topic that was published at this time or
+        """Return the offset before each topic's first message that was published at this time or
         later.
 
         Raises:
@@ -191,20 +194,20 @@ def _before_first(state: TopicState, found: Mapping[str, Any] | None) -> Message
         return BEFORE_FIRST
     ledger_id, entry_id = int(found["ledgerId"]), int(found["entryId"])
     if (ledger_id, entry_id) > (state.end.ledger_id, state.end.entry_id) or entry_id < 0:
-        # Nothing is as late; or the topic is empty.
+        # No message is as late; or the topic is empty.
         return state.end if (ledger_id, entry_id) > (-1, -1) else BEFORE_FIRST
     return MessageId(ledger_id, entry_id - 1)
 
 
 def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
-    """From what the broker says of how the topic is stored.
+    """Convert the broker's answer about a topic's storage.
 
-    A ledger whose entries are not counted is still open. There may be two of them: then nothing of
-    the second one is final before the first one is closed, and reading ends with what is confirmed
-    of the first.
+    A ledger without a count of entries is still open. There may be two of them. Then nothing of the
+    second one is final before the first one is closed, and reading ends at the confirmed end of the
+    first.
 
     Raises:
-        OffsetError: an answer that cannot be.
+        OffsetError: the answer has an invalid position.
     """
     confirmed = last = _position(stats["lastConfirmedEntry"])
     transactions = stats.get("transactions", {})
@@ -252,14 +255,18 @@ def state_of(topic: TopicName, stats: Mapping[str, Any]) -> TopicState:
 
 
 def _is_all_read(end: MessageId, confirmed: MessageId) -> bool:
-    """Whether what can be read ends with the last entry there is: no transaction holds anything
-    back, and all ledgers are counted."""
+    """Return whether the readable data ends with the last entry of the topic.
+
+    That is so if no transaction holds entries back, and all ledgers are counted.
+    """
     return confirmed.entry_id < 0 or end == confirmed
 
 
 def _messages_per_entry(stats: Mapping[str, Any]) -> float | None:
-    """Mean of what was published since the broker has the topic, or else what its last entry has;
-    None: neither is known."""
+    """Return the mean number of messages per entry; None if it is unknown.
+
+    It is of all publishes since the broker loaded the topic, or else of the last entry.
+    """
     entries = int(stats.get("entriesAddedCounter", 0))
     if entries > 0 and "messagesAddedCounter" in stats:
         return int(stats["messagesAddedCounter"]) / entries

@@ -1,11 +1,11 @@
-"""How much a micro-batch of a streaming query takes, and what it waits for. Pure.
+"""How much a micro-batch of a streaming query reads, and how long it waits for data. Pure.
 
-Limits are soft: sizes of entries are means of their ledgers, and numbers of messages are by the
-mean of the topic, since an entry is a batch of its producer.
+Limits are soft. Sizes of entries are means of their ledgers, and numbers of messages use the mean
+of the topic, since an entry is a batch of its producer.
 
-A minimum puts a micro-batch off until so much is there, or until the first of it has waited for
-`delay_s`. The first micro-batch of a process is not put off: a query that is restarted often would
-read nothing otherwise.
+A minimum delays a micro-batch until there is so much data, or until the first of it has waited for
+`delay_s`. The first micro-batch of a process is not delayed: otherwise a query that is restarted
+often would read nothing.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,14 @@ class Unread(NamedTuple):
 
     entries: int
     messages: float
-    """About how many: by the mean of the topic, or one for each entry where none is known."""
+    """Approximate number: by the mean of the topic, or one for each entry if the mean is
+    unknown."""
     bytes: int
-    """About how many: by the means of ledgers."""
+    """Approximate size: by the means of ledgers."""
 
 
 def in_sum(every: Mapping[str, Unread]) -> Unread:
-    """Add up what topics have."""
+    """Add up the amounts of all topics."""
     return Unread(
         sum(each.entries for each in every.values()),
         sum(each.messages for each in every.values()),
@@ -36,7 +37,7 @@ def in_sum(every: Mapping[str, Unread]) -> Unread:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """Limits of a micro-batch, and the minimum for which it waits; None: there is none."""
+    """Limits of a micro-batch, and the minimum for which it waits; None means no limit."""
 
     entries_max: int | None = None
     messages_max: int | None = None
@@ -45,25 +46,25 @@ class TriggerLimits:
     messages_min: int | None = None
     bytes_min: int | None = None
     delay_s: float = 0.0
-    """How long a micro-batch waits for a minimum at most."""
+    """Longest wait of a micro-batch for a minimum, in seconds."""
 
     @property
     def has_maximum(self) -> bool:
-        """Whether a micro-batch may leave something for the next one."""
+        """Whether a maximum is set: a micro-batch may then leave data for the next one."""
         return (self.entries_max, self.messages_max, self.bytes_max) != (None, None, None)
 
     @property
     def has_minimum(self) -> bool:
-        """Whether a micro-batch may have to wait."""
+        """Whether a minimum is set: a micro-batch may then have to wait."""
         return (self.entries_min, self.messages_min, self.bytes_min) != (None, None, None)
 
     @property
     def counts_messages(self) -> bool:
-        """Whether it has to be known how many messages entries have."""
+        """Whether the number of messages per entry must be known."""
         return self.messages_max is not None or self.messages_min is not None
 
     def is_enough(self, there: Unread) -> bool:
-        """Whether as much is there as a micro-batch waits for."""
+        """Return whether there is as much data as a micro-batch waits for."""
         return (
             there.entries >= (self.entries_min or 0)
             and there.messages >= (self.messages_min or 0)
@@ -75,7 +76,7 @@ NO_LIMITS = TriggerLimits()
 
 
 class BatchDelay:
-    """Puts micro-batches off that have less than a minimum."""
+    """Delays micro-batches with less data than the minimum."""
 
     def __init__(self, limits: TriggerLimits, clock: Clock) -> None:
         self._limits = limits
@@ -84,7 +85,8 @@ class BatchDelay:
         self._waits_since_s: float | None = None
 
     def puts_off(self, there: Unread) -> bool:
-        """Whether the micro-batch that would read this waits. To be asked at each look."""
+        """Return whether the micro-batch with this data has to wait. Must be called at each
+        look."""
         if not there.entries:
             self._waits_since_s = None
             return False

@@ -1,10 +1,10 @@
-"""Columns of messages' values: what their schema makes of them, for all rows of a batch at once.
+"""Columns of messages' values by their schema, for all rows of a batch at once. Pure.
 
 Primitive schemas (layouts: `magnetar.sdk.schemas.primitives`) are read as one array of numbers.
-Values of KEY_VALUE are two columns, `key` and `value`: INLINE, the payload is both, each behind its
-size (int32, big-endian; -1: none); SEPARATED, it is the value, and the key is the message's own.
-AVRO: `avro_columns.py`; PROTOBUF_NATIVE: `protobuf_columns.py`; JSON is parsed by Arrow
-(`magnetar.arrow.stored.structured_values`). Pure.
+Values of KEY_VALUE are two columns, `key` and `value`. With INLINE, the payload holds both, each
+after its size (int32, big-endian; -1: none). With SEPARATED, the payload is the value, and the key
+is the message's own. AVRO: `avro_columns.py`; PROTOBUF_NATIVE: `protobuf_columns.py`; JSON is
+parsed by Arrow (`magnetar.arrow.stored.structured_values`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ _SIZE_BYTES = 4
 
 
 def value_columns(names: Sequence[str], schema: ValueSchema) -> ValueColumns:
-    """What makes these columns, which are among `value_fields(schema)` or metadata.
+    """Return a maker of these columns, which are among `value_fields(schema)` or metadata.
 
     Raises:
         SchemaMismatchError: a definition that cannot be read.
@@ -50,7 +50,7 @@ def value_columns(names: Sequence[str], schema: ValueSchema) -> ValueColumns:
 
 
 def _columns_of(wanted: pa.Schema, schema: ValueSchema) -> ValueColumns:
-    """Of any schema but KEY_VALUE."""
+    """Return a maker of columns for any schema but KEY_VALUE."""
     kind = value_type(schema)
     if schema.kind in ("JSON", "AVRO", protobuf_columns.KIND):
         if wanted.names == [VALUE] and _is_stored(wanted.field(0).type, schema, kind):
@@ -67,7 +67,8 @@ def _columns_of(wanted: pa.Schema, schema: ValueSchema) -> ValueColumns:
 
 
 def structured_values(wanted: pa.Schema, schema: ValueSchema) -> StructuredValues:
-    """Columns of JSON and AVRO values, one value after the other where Arrow does not parse them.
+    """Return a maker of JSON and AVRO columns, which reads single values where Arrow cannot parse
+    them.
 
     Raises:
         SchemaMismatchError: a definition that cannot be read.
@@ -76,13 +77,13 @@ def structured_values(wanted: pa.Schema, schema: ValueSchema) -> StructuredValue
 
 
 def _is_stored(column: pa.DataType, schema: ValueSchema, kind: pa.DataType) -> bool:
-    """Whether a column `value` is the bytes as they are, and no field of that name."""
+    """Return whether a column `value` has the stored bytes, and is not a field of that name."""
     has_field = is_record(schema, kind) and VALUE in [each.name for each in kind]
     return pa.types.is_binary(column) and not has_field
 
 
 class _NoColumns:
-    """Of a query that wants metadata alone."""
+    """Values of a query that selects metadata alone."""
 
     needs_keys = False
 
@@ -126,8 +127,10 @@ def _local(fields: npt.NDArray[np.void]) -> pa.Array:
 
 
 def _within(values: Numbers, bound: int, made: Callable[[Numbers], Numbers]) -> pa.Array:
-    """What is made of the values; null of those beyond the bound, for which there is no time:
-    producers write what they like."""
+    """Return `made` of the values; null for those beyond the bound, which are not valid times.
+
+    Producers may write any number.
+    """
     is_time = (values >= -bound) & (values <= bound)
     return pa.array(made(np.where(is_time, values, 0)), mask=~is_time)
 
@@ -157,11 +160,11 @@ _LAYOUTS: Mapping[str, tuple[str, Callable[[npt.NDArray[np.void]], pa.Array]]] =
     "TIME": (">i8", _plain),
     "LOCAL_TIME": (">i8", _plain),
 }
-"""Layout of a value, and what makes a column of many of them."""
+"""Layout of a value, and the function that makes a column of many of them."""
 
 
 class PrimitiveColumn:
-    """One column `value`; a time that Arrow does not have is null."""
+    """One column `value`; a time that Arrow cannot represent is null."""
 
     needs_keys = False
 
@@ -188,7 +191,7 @@ class PrimitiveColumn:
         return {VALUE: made if made.type == self._type else made.view(self._type)}
 
     def _fitting(self, stored: StoredValues, nulls: set[int]) -> bytes:
-        """The values, with zeros where there is none of this size."""
+        """Return the values, with zeros where a value is missing or has another size."""
         size = self._layout.itemsize
         parts = []
         for row, value in enumerate(stored.cut()):
@@ -210,7 +213,7 @@ class RecordColumn:
     needs_keys = False
 
     def __init__(self, wanted: pa.Schema, schema: ValueSchema) -> None:
-        """`wanted`: fields of the record, with their types.
+        """`wanted` has the fields of the record, with their types.
 
         Raises:
             SchemaMismatchError: a definition that cannot be read.
@@ -228,12 +231,12 @@ class RecordColumn:
 
 
 class KeyValueColumns:
-    """Both columns, or one of them."""
+    """Both columns of a KEY_VALUE schema, or one of them."""
 
     def __init__(
         self, names: Sequence[str], key: ValueSchema, value: ValueSchema, has_separate_key: bool
     ) -> None:
-        """`names`: of `key` and `value`, those that are wanted.
+        """`names` has the selected ones of `key` and `value`.
 
         Raises:
             SchemaMismatchError: a definition that cannot be read.
@@ -254,7 +257,7 @@ class KeyValueColumns:
 
 
 def _one_column(schema: ValueSchema) -> Callable[[StoredValues], pa.Array]:
-    """What makes one column of a part of a KEY_VALUE: a struct of a record."""
+    """Return a maker of one column for a part of a KEY_VALUE; a record becomes a struct."""
     kind = value_type(schema)
     made: ValueColumns
     if is_record(schema, kind):
@@ -276,10 +279,10 @@ def _with_keys(stored: StoredValues) -> dict[str, StoredValues]:
 
 
 def _taken_apart(stored: StoredValues) -> dict[str, StoredValues]:
-    """Keys and values of payloads that hold both. What is no such payload is unfit, and null."""
+    """Split payloads into keys and values. A malformed payload is unfit, and null."""
     data = b"".join(stored.parts)
     block = pa.py_buffer(data)
-    # Sizes are read wherever they would be; rows in which that is beyond the end are unfit.
+    # A size is read at every possible position; rows where that is beyond the end are unfit.
     padded = data + bytes(2 * _SIZE_BYTES)
     sizes = np.ndarray(len(data) + _SIZE_BYTES + 1, ">i4", padded, strides=(1,))
     lengths = np.array(stored.lengths, dtype=np.int64)

@@ -1,8 +1,9 @@
 """`magnetar perf consume`: take messages from one subscription.
 
-Messages of a batch are counted from the entry's metadata; they are not split unless `decode` asks
-for it. (Checksums are always verified.) Latency is the time from the producer's publish time to the
-moment the entry was taken: end to end on a live topic, the age of the backlog when catching up.
+The number of messages in a batch comes from the entry's metadata; batches are split only with
+`decode`. (Checksums are always verified.) Latency is the time from the producer's publish time to
+the moment when the entry is taken. On a live topic this is the end-to-end latency; when catching
+up, it is the age of the backlog.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ class AckMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """What to take. Without `messages` and `seconds`: until nothing came for `idle_s`."""
+    """The load of a run. In any case a run ends when no message has come for `idle_s`."""
 
     url: str = "pulsar://127.0.0.1:6650"
     client: ClientSettings = field(default_factory=ClientSettings)
@@ -46,19 +47,19 @@ class ConsumeOptions:
     subscription: str = "perf"
     subscription_type: SubscriptionType = SubscriptionType.EXCLUSIVE
     consumers: int = 1
-    """Each on a connection of its own."""
+    """Number of consumers, each on a connection of its own."""
     messages: int | None = None
-    """Stop after so many (a batch may bring a few more)."""
+    """Stop after so many messages (a batch may add a few more)."""
     seconds: float | None = None
     idle_s: float = 5.0
-    """Stop when nothing came for so long."""
+    """Stop when no message has come for this time, in seconds."""
     ack: AckMode = AckMode.INDIVIDUAL
     decode: bool = False
-    """Split batches into their messages, as an application would."""
+    """Whether to split batches into their messages, as an application would."""
     receiver_queue: int = 20_000
     """Messages that the broker may send ahead, for each consumer."""
     from_latest: bool = False
-    """Begin a new subscription at its end, not at the first message of the topic."""
+    """Whether a new subscription begins at the end of the topic, not at its first message."""
 
     def __post_init__(self) -> None:
         if self.consumers < 1:
@@ -96,14 +97,14 @@ class _Run:
 
 
 def run_consume(options: ConsumeOptions) -> PerfResult:
-    """`consume` in an event loop of its own."""
+    """Run `consume` in an event loop of its own."""
     return uvloop.run(consume(options))
 
 
 async def consume(
     options: ConsumeOptions, *, on_progress: Callable[[int], None] | None = None
 ) -> PerfResult:
-    """Take messages until the options say enough. The clock runs from first to last message.
+    """Take messages until the options say enough. The measured time is from first to last message.
 
     `on_progress` is called now and then with the number of messages so far.
 

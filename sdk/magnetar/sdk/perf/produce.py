@@ -25,7 +25,7 @@ _PACE_S = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOptions:
-    """What to send. Give `messages` or `seconds`; with neither, 100 000 messages are sent."""
+    """The load of a run. Give `messages` or `seconds`; with neither, 100 000 messages are sent."""
 
     url: str = "pulsar://127.0.0.1:6650"
     client: ClientSettings = field(default_factory=ClientSettings)
@@ -33,9 +33,9 @@ class ProduceOptions:
     messages: int | None = None
     seconds: float | None = None
     size: int = 1_024
-    """Payload bytes of a message."""
+    """Payload size of a message, in bytes."""
     in_flight: int | None = None
-    """Messages without receipt; by default 1000, or a hundred batches."""
+    """Most messages without receipt; by default 1000, or a hundred batches."""
     batch_size: int = 0
     """Messages per batch; 0: not batched, one entry for each."""
     rate: float | None = None
@@ -68,7 +68,7 @@ class ProduceOptions:
 
 
 def run_produce(options: ProduceOptions) -> PerfResult:
-    """`produce` in an event loop of its own."""
+    """Run `produce` in an event loop of its own."""
     return uvloop.run(produce(options))
 
 
@@ -116,7 +116,7 @@ async def produce(
 
 
 def _record(latency: LatencyHistogram, sends: Sequence[PendingSend], now_s: float) -> None:
-    """Sends of one call have one time: count them together."""
+    """Record the latencies of sends. Sends of one call have one time: they are counted together."""
     sent_at_s, count = sends[0].sent_at_s, 0
     for send in sends:
         if send.sent_at_s != sent_at_s:
@@ -127,7 +127,7 @@ def _record(latency: LatencyHistogram, sends: Sequence[PendingSend], now_s: floa
 
 
 def _payload(size: int) -> bytes:
-    # Always the same bytes, and not compressible: runs can be compared.
+    # The same incompressible bytes in each run, so that runs can be compared.
     return random.Random(0).randbytes(size)
 
 

@@ -1,8 +1,8 @@
-"""What a run of the perf tool tells: one JSON object, the same keys for every kind of load.
+"""The result of a run of the perf tool: one JSON object, with the same keys for every kind of load.
 
-Latencies are kept in log-linear buckets, as HdrHistogram keeps them. Values are microseconds. Below
-2048 each has its own bucket; above, every doubling is divided into 1024, so that a quantile is off
-by less than 0.1 %. Recording is one addition to a list.
+Latencies are in log-linear buckets, as in HdrHistogram. Values are microseconds. Each value below
+2048 has its own bucket. Above, every doubling is divided into 1024 buckets, so that a quantile is
+off by less than 0.1 %. Recording is one addition to a list.
 """
 
 import json
@@ -23,7 +23,7 @@ def _index(value: int) -> int:
 
 
 def _highest(index: int) -> int:
-    """The largest value of a bucket."""
+    """Return the largest value of a bucket."""
     if index < 2 * _SUB:
         return index
     exponent = (index >> _SUB_BITS) - 1
@@ -31,7 +31,7 @@ def _highest(index: int) -> int:
 
 
 def _band_end_us(value_us: int) -> int:
-    """The power of two, at least 64, that a latency does not exceed."""
+    """Return the power of two, at least 64, that a latency does not exceed."""
     return max(64, 1 << max(0, value_us - 1).bit_length())
 
 
@@ -44,20 +44,20 @@ class LatencyHistogram:
         self.max_us = 0
 
     def record(self, value_us: int, count: int = 1) -> None:
-        """Count a latency `count` times; negative ones (clocks differ) as 0."""
+        """Count a latency `count` times; negative ones (clocks differ) count as 0."""
         value_us = min(max(0, value_us), _VALUE_MAX)
         self._counts[_index(value_us)] += count
         self.count += count
         self.max_us = max(self.max_us, value_us)
 
     def merge(self, other: "LatencyHistogram") -> None:
-        """Add all that another one has counted."""
+        """Add all counts of another histogram."""
         self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
         self.count += other.count
         self.max_us = max(self.max_us, other.max_us)
 
     def quantile_us(self, quantile: float) -> int:
-        """The smallest latency that this share of all do not exceed; 0 if there is none."""
+        """Return the smallest latency that this share of all do not exceed; 0 if there is none."""
         wanted = max(1, round(quantile * self.count))
         seen = 0
         for index, count in enumerate(self._counts):
@@ -67,8 +67,10 @@ class LatencyHistogram:
         return 0
 
     def bands(self) -> list[tuple[int, int]]:
-        """Upper ends in microseconds, and counts, of bands that double; from the first that has any
-        to the last."""
+        """Return upper ends in microseconds, and counts, of bands that double.
+
+        The list begins with the first band that has any latencies, and ends with the last one.
+        """
         found: list[tuple[int, int]] = []
         for index, count in enumerate(self._counts):
             if not count and not found:
@@ -83,7 +85,7 @@ class LatencyHistogram:
         return found
 
     def summary_ms(self) -> dict[str, float]:
-        """p50, p99, p999 and max in milliseconds."""
+        """Return p50, p99, p999 and max in milliseconds."""
         return {
             "p50": self.quantile_us(0.50) / 1000,
             "p99": self.quantile_us(0.99) / 1000,
@@ -101,7 +103,7 @@ class PerfResult:
     payload_bytes: int
     latency: LatencyHistogram = field(repr=False)
     extra: dict[str, int | float | str] = field(default_factory=dict)
-    """Further keys of the JSON object: the load that was asked for, processor time, failures."""
+    """Further keys of the JSON object: the requested load, processor time, failures."""
 
     @property
     def msgs_per_s(self) -> float:
@@ -123,11 +125,11 @@ class PerfResult:
         }
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the result in one line of JSON."""
         return json.dumps(self.to_dict())
 
     def to_text(self) -> str:
-        """For people."""
+        """Return the result in one line of text."""
         latency = self.latency.summary_ms()
         return (
             f"{self.messages:,} messages in {self.seconds:.2f} s: "
@@ -138,13 +140,13 @@ class PerfResult:
 
     @property
     def latency_name(self) -> str:
-        """What the latencies are: of a backlog, they are its age."""
+        """Name of the latencies: for a backlog, they are its age."""
         waited = self.extra.get(WAITED, 0)
         is_backlog = isinstance(waited, int) and 2 * waited > self.messages
         return "age of the backlog" if is_backlog else "latency"
 
     def histogram_text(self) -> str:
-        """The latencies as bars, a line per band; empty if there are none."""
+        """Return the latencies as bars, a line per band; empty if there are none."""
         bands = self.latency.bands()
         if not bands:
             return ""

@@ -1,9 +1,9 @@
 """The segments of one stream consumer, as the coordinator of its subscription assigns them.
 
 The consumer registers by its name (SCALABLE_TOPIC_SUBSCRIBE) with the broker that the topic's
-layout names, is told its segments, and told again when they change. After a lost connection it asks
-for the layout again, registers under the same name, and keeps its segments meanwhile. An assignment
-of a lower epoch than the last one is out of date, and dropped.
+layout names. It gets its segments, and an update whenever they change. After a lost connection it
+looks up the layout again, registers under the same name, and keeps its segments meanwhile. An
+assignment with a lower epoch than the last one is stale, and dropped.
 """
 
 import logging
@@ -30,7 +30,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 _log = logging.getLogger("magnetar.sdk")
 
 Buckets = tuple[tuple[int, int], ...]
-"""First and last hash of each entry bucket; none: the segment is not shared."""
+"""First and last hash of each entry bucket; empty if the segment is not shared."""
 
 
 class AssignmentSession:
@@ -46,7 +46,7 @@ class AssignmentSession:
         may_create: bool,
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called when `assigned` is another."""
+        """`on_change` is called when `assigned` has changed."""
         self._context, self._name = context, name
         self._subscription, self._consumer_name = subscription, consumer_name
         self._id = context.next_consumer_id()
@@ -63,11 +63,11 @@ class AssignmentSession:
             random=context.random,
         )
         self.assigned: Mapping[TopicName, Buckets] = {}
-        """The segments that are assigned now. A segment that other consumers have, too, comes with
+        """The currently assigned segments. A segment that is shared with other consumers comes with
         its entry buckets, which the broker divides."""
 
     async def start(self) -> None:
-        """Register for the first time, and have the first assignment.
+        """Register for the first time, and wait for the first assignment.
 
         Raises:
             SdkError: the coordinator refused, or could not be found.
@@ -75,7 +75,7 @@ class AssignmentSession:
         await self._session.start()
 
     async def close(self) -> None:
-        """Leave: the segments go to other consumers at once."""
+        """Unregister the consumer: its segments go to other consumers at once."""
         connection = self._session.connection
         try:
             if connection is not None and connection.assignments.pop(self._id, None) is not None:
@@ -86,12 +86,12 @@ class AssignmentSession:
                     timeout_ms=self._context.settings.close_timeout_ms,
                 )
         except SdkError:
-            pass  # The coordinator gives the segments to others once the name has not come back.
+            pass  # If the name does not come back, the coordinator reassigns the segments.
         finally:
             await self._session.close()
 
     async def _find(self) -> Connection:
-        """The connection to the coordinator."""
+        """Return the connection to the coordinator."""
         lookup = self._context.lookup
         connection = await lookup.connection_for(str(self._name))
         layout = await look_up_layout(
@@ -127,7 +127,7 @@ class AssignmentSession:
                 raise service_error(response.error, str(response.message))
             self._take(response.assignment)
         except BaseException:
-            # The coordinator may have assigned segments all the same: they are for others.
+            # The coordinator may have assigned segments nevertheless: give them up.
             connection.assignments.pop(self._id, None)
             connection.send(self._leave_command(connection.next_request_id()))
             raise
@@ -141,7 +141,7 @@ class AssignmentSession:
         )
 
     def on_assignment(self, assignment: ScalableConsumerAssignment) -> None:
-        """From the connection."""
+        """Handle an assignment from the connection."""
         try:
             self._take(assignment)
         except SdkError as error:
@@ -149,7 +149,7 @@ class AssignmentSession:
             self._session.lose()
 
     def on_session_lost(self, connection: Connection) -> None:
-        """From the connection: it broke."""
+        """Reconnect after the connection broke."""
         self._session.lose(connection)
 
     def _take(self, assignment: ScalableConsumerAssignment) -> None:
@@ -168,7 +168,11 @@ class AssignmentSession:
 def _segments_of(
     name: LayoutName, assignment: ScalableConsumerAssignment
 ) -> Mapping[TopicName, Buckets]:
-    """Raises: LayoutError: the assignment cannot be used."""
+    """Check and return the assigned segments.
+
+    Raises:
+        LayoutError: the assignment cannot be used.
+    """
     if len(assignment.segments) > SEGMENTS_MAX:
         raise LayoutError(
             f"{name}: {len(assignment.segments)} segments are assigned; the client accepts "

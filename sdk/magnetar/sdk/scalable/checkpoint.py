@@ -1,12 +1,12 @@
 """Checkpoints: how far a topic has been read, as a vector of positions, one for each segment. Pure.
 
-Applications keep the bytes and look at nothing inside. They are those of the Java client, integers
-big-endian: one byte for the kind (0 positions, 1 earliest, 2 latest), four for the number of
-positions, and for each of them eight for the segment's id, four for a length, and a serialized
+Applications store the bytes without interpreting them. The format is that of the Java client,
+integers big-endian: one byte for the kind (0 positions, 1 earliest, 2 latest), four for the number
+of positions, and for each position eight for the segment's id, four for a length, and a serialized
 `MessageIdData`. Format: docs/formats/checkpoint.md.
 
-A position is the last message that was read. A segment that a checkpoint does not name is read from
-its beginning: it has come since. One that is gone from the topic is left out.
+A position is the last message that was read. A segment that a checkpoint does not name is newer,
+and is read from its beginning. A segment that is gone from the topic is left out.
 
 Source: sheet of Pulsar 5, section 2.5.
 """
@@ -23,16 +23,16 @@ from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import MalformedPayloadError
 
 POSITIONS_MAX = 100_000
-"""Bound on the positions of a checkpoint."""
+"""Most positions of a checkpoint."""
 
 _HEAD = struct.Struct(">BI")
 _POSITION = struct.Struct(">QI")
 _ID_BYTES_MAX = 1_024
-"""Bound on a serialized message id."""
+"""Most bytes of a serialized message id."""
 
 
 class CheckpointKind(IntEnum):
-    """The first byte of a checkpoint; stored by applications, never renumber."""
+    """The first byte of a checkpoint. Applications store it: never renumber."""
 
     POSITIONS = 0
     EARLIEST = 1
@@ -45,15 +45,15 @@ class Checkpoint:
 
     kind: CheckpointKind
     positions: Mapping[int, MessageId] = field(default_factory=lambda: MappingProxyType({}))
-    """The last message that was read of each segment, by its id."""
+    """The last message that was read of each segment, by segment id."""
 
     EARLIEST: ClassVar["Checkpoint"]
     """Before the first message."""
     LATEST: ClassVar["Checkpoint"]
-    """Behind the last message, wherever that is when reading begins."""
+    """After the last message at the time when reading begins."""
 
     def to_bytes(self) -> bytes:
-        """Bytes to be kept; see the module's text."""
+        """Return bytes for storage; the module describes the format."""
         parts = [_HEAD.pack(self.kind, len(self.positions))]
         for segment_id, message_id in sorted(self.positions.items()):
             data = message_id.to_bytes()
@@ -62,10 +62,10 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read `to_bytes`, of this client or of Java's.
+        """Parse the bytes of `to_bytes`, of this client or of Java's.
 
         Raises:
-            CheckpointError: the bytes are no checkpoint.
+            CheckpointError: the bytes are not a checkpoint.
         """
         try:
             kind, count = _HEAD.unpack_from(data)

@@ -1,8 +1,8 @@
-"""The checkpoint consumer: reads a whole topic without a subscription; the application keeps its
-place, as a `Checkpoint`.
+"""The checkpoint consumer: reads a whole topic without a subscription.
 
-Each segment is read by a reader of its own (Exclusive, not durable). Children of a split or merge
-are opened when all their parents were read to their ends, so order per key holds.
+The application stores its position, as a `Checkpoint`. A reader of its own (Exclusive, not durable)
+reads each segment. Children of a split or merge are opened when all their parents were read to
+their ends, so order per key holds.
 """
 
 from typing import NoReturn
@@ -28,14 +28,14 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 
 class _ReadMembers(Members):
-    """Readers of segments; tells when one may have come to its end."""
+    """Readers of segments; reports when one may have reached its end."""
 
     def __init__(self, consumer: "CheckpointReading") -> None:
         super().__init__()
         self._consumer = consumer
 
     def took(self, member: TopicConsumer, count: int) -> None:
-        """So many messages were taken of it."""
+        """Count messages that were taken from a reader."""
         super().took(member, count)
         if not member._queue.has_some:
             self._consumer.on_emptied(member)
@@ -79,7 +79,7 @@ class CheckpointReading(SegmentsConsumer):
         )
 
     def checkpoint(self) -> Checkpoint:
-        """How far the application has taken messages."""
+        """Return how far the application has taken messages."""
         read: dict[int, MessageId] = {}
         for member in self._members:
             last = member.last_taken or member._at_broker.begins_at
@@ -88,15 +88,15 @@ class CheckpointReading(SegmentsConsumer):
         return self._known_order.checkpoint(read)
 
     def on_emptied(self, member: TopicConsumer) -> None:
-        """All that lies here of a segment was taken: if it is sealed, that may be its end."""
+        """Look again soon if an emptied segment is sealed: that may be its end."""
         if self._known_order.is_sealed(self._ids[member.topic]):
             self.look_soon()
 
     async def has_message_available(self) -> bool:
-        """Whether there is a message behind the last one that was taken, in any segment.
+        """Return whether any segment has a message after the last one that was taken.
 
         Raises:
-            SdkError: a broker could not be asked.
+            SdkError: a request to a broker failed.
         """
         async with self._looking:
             while True:
@@ -141,14 +141,14 @@ class CheckpointReading(SegmentsConsumer):
         await self._finish_read()
 
     async def _finish_read(self) -> bool:
-        """Note which segments were read to their ends; whether there was one."""
+        """Record which segments were read to their ends; return whether there was one."""
         order, found = self._known_order, False
         for member in self._members:
             number = self._ids[member.topic]
             if not order.is_sealed(number) or member.has_queued():
                 continue
             is_over = member.reached_end or not await member.has_message_available()
-            # While the broker was asked, messages may have come and the layout changed.
+            # During the request to the broker, messages may have come and the layout changed.
             if is_over and not member.has_queued() and order.is_sealed(number):
                 order.finish(number)
                 found = True
@@ -191,32 +191,51 @@ class CheckpointConsumer(Reader[T_co]):
 
     @property
     def consumer(self) -> Consumer[T_co]:
-        """Raises: NotSupportedError: what it takes would be in no checkpoint."""
+        """Raise an error: messages taken directly would be in no checkpoint.
+
+        Raises:
+            NotSupportedError: always.
+        """
         raise NotSupportedError(f"{self.topic}: read by the checkpoint consumer itself")
 
     def checkpoint(self) -> Checkpoint:
-        """How far the topic was read: up to the last message that a call has returned. Kept as
-        `to_bytes()`, it is where the next consumer begins."""
+        """Return how far the topic was read: up to the last message that a call has returned.
+
+        The next consumer begins there, from the stored `to_bytes()`.
+        """
         return self._reading.checkpoint()
 
     async def last_message_id(self) -> MessageId:
-        """Raises: NotSupportedError: each segment has one; see `last_message_ids`."""
+        """Raise an error: each segment has a last message; see `last_message_ids`.
+
+        Raises:
+            NotSupportedError: always.
+        """
         raise NotSupportedError(
             f"{self.topic} has a last message in each segment: use last_message_ids()"
         )
 
     async def seek(self, message_id: MessageId) -> None:
-        """Raises: NotSupportedError: see `_refuse`."""
+        """Raise an error: see `_refuse`.
+
+        Raises:
+            NotSupportedError: always.
+        """
         self._refuse("seek")
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
-        """Raises: NotSupportedError: see `_refuse`."""
+        """Raise an error: see `_refuse`.
+
+        Raises:
+            NotSupportedError: always.
+        """
         self._refuse("seek_to_time")
 
     def _refuse(self, call: str) -> NoReturn:
-        """
+        """Refuse to move this consumer.
+
         Raises:
-            NotSupportedError: a new consumer begins elsewhere.
+            NotSupportedError: only a new consumer can begin elsewhere.
         """
         raise NotSupportedError(
             f"{self.topic}: {call} is not supported: make another checkpoint consumer that begins "

@@ -1,18 +1,18 @@
-"""Order the messages of a producer over splits and merges of segments. Pure; no I/O.
+"""Keeps the messages of a producer in order over splits and merges of segments. Pure; no I/O.
 
 Order per key over splits and merges, without a message lost or sent twice:
 
 - Every message has a number in the order of the calls.
 - Each segment has a lane. A message is *in flight* once the producer of the segment has it, until
-  it is stored or fails. A segment that ends gives back, in order, what it has not stored.
+  it is stored or fails. A segment that ends returns the messages that it has not stored, in order.
 - A lane *leaves* when its segment is sealed in the layout. While it has messages in flight, lanes
-  whose ranges overlap its own are *held*: their messages wait. What was given back waits in its own
+  whose ranges overlap its own are *held*: their messages wait. Returned messages wait in their own
   lane.
 - A lane that leaves and has nothing in flight is removed, and its messages wait in the lanes of the
   segments that have their keys now, by their numbers.
 
-So a message leaves for a child only when it is known what became of all earlier ones of its key.
-A broker may tell the end of a segment before the layout, or after: both lead to the same.
+So a message is sent to a child only when the outcome of all earlier messages of its key is known. A
+broker may report the end of a segment before the layout, or after: both lead to the same result.
 """
 
 from bisect import insort
@@ -27,9 +27,9 @@ class Sendable(Protocol):
     """A message of a producer."""
 
     order: int
-    """The number in the order of the calls."""
+    """Number of the message in the order of the calls."""
     key: bytes | None
-    """None: any segment will do."""
+    """None if any segment may take the message."""
     segment_id: int
     """The lane that has the message in flight; set here."""
 
@@ -39,12 +39,12 @@ S = TypeVar("S", bound=Sendable)
 
 @dataclass(slots=True)
 class Step(Generic[S]):
-    """What is to be done after something has changed."""
+    """Actions that follow a change."""
 
     closed: list[int] = field(default_factory=list)
     """Segments whose producers are not needed any more."""
     given: list[tuple[Segment, list[S]]] = field(default_factory=list)
-    """Messages that leave now; they count as in flight."""
+    """Messages to send now; they count as in flight."""
     opened: list[Segment] = field(default_factory=list)
     """Segments that need a producer."""
 
@@ -58,14 +58,15 @@ class _Lane(Generic[S]):
         self.segment = segment
         self.in_flight = 0
         self.waiting: list[S] = []
-        """In the order of their numbers."""
+        """Messages that wait, in the order of their numbers."""
         self.is_opening = self.is_ready = False
-        """Whether the segment's producer is being made, or can be used."""
+        """Whether the segment's producer is being created, or can be used."""
         self.has_ended = False
-        """The segment's broker says that it takes no more: the next layout says what follows."""
+        """Whether the segment's broker takes no more messages: the next layout names the
+        successors."""
 
     def wait(self, send: S) -> None:
-        """Add a message that cannot leave now."""
+        """Add a message that cannot be sent now."""
         if self.waiting and self.waiting[-1].order > send.order:
             insort(self.waiting, send, key=lambda each: each.order)
         else:
@@ -76,7 +77,8 @@ class SegmentLanes(Generic[S]):
     """The lanes of one producer."""
 
     def __init__(self, layout: Layout, in_turn: Callable[[S, int], int]) -> None:
-        """`in_turn` chooses for a message without a key: an index below the number of segments."""
+        """`in_turn` chooses a segment for a message without a key: an index below the number of
+        segments."""
         self.layout = layout
         self.is_due = False
         """Whether `step` has something to do."""
@@ -90,7 +92,7 @@ class SegmentLanes(Generic[S]):
         return any(lane.waiting for lane in self._lanes.values())
 
     def put(self, send: S) -> Segment | None:
-        """Add a message: to the segment that is returned it leaves now; None: it waits."""
+        """Add a message. Return the segment that takes it now; None if it waits."""
         lane = self._lane_for(send)
         if lane.is_ready and not lane.waiting and not self._is_held(lane):
             lane.in_flight += 1
@@ -102,14 +104,14 @@ class SegmentLanes(Generic[S]):
         return None
 
     def done(self, send: S) -> None:
-        """A message in flight is stored, or has failed for good."""
+        """Record that a message in flight is stored, or has failed for good."""
         lane = self._lanes[send.segment_id]
         lane.in_flight -= 1
         if not lane.in_flight and send.segment_id in self._leaving:
             self.is_due = True
 
     def refused(self, send: S) -> None:
-        """A message in flight was not stored, because the segment has ended."""
+        """Take back a message in flight that was not stored because the segment has ended."""
         lane = self._lanes[send.segment_id]
         lane.in_flight -= 1
         lane.is_ready = False
@@ -118,11 +120,12 @@ class SegmentLanes(Generic[S]):
         self.is_due = True
 
     def require(self, segment_id: int) -> None:
-        """Have the producer of an active segment made, although no message waits for it."""
+        """Mark the producer of an active segment as being created, although no message waits for
+        it."""
         self._lane(self.layout.by_id[segment_id]).is_opening = True
 
     def ready(self, segment_id: int) -> bool:
-        """The producer of a segment can be used. False: it is not needed any more."""
+        """Mark the producer of a segment as usable. Return False if it is not needed any more."""
         lane = self._lanes.get(segment_id)
         if lane is None or segment_id in self._leaving:
             return False
@@ -131,8 +134,11 @@ class SegmentLanes(Generic[S]):
         return True
 
     def not_ready(self, segment_id: int, *, has_ended: bool) -> list[S]:
-        """The producer of a segment could not be made; returns the messages that fail with it.
-        None do if the segment has ended, or leaves: they wait for the layout."""
+        """Record that the producer of a segment could not be created; return the messages that fail
+        with it.
+
+        None fail if the segment has ended, or leaves: they wait for the layout.
+        """
         lane = self._lanes.get(segment_id)
         if lane is None:
             return []
@@ -145,7 +151,7 @@ class SegmentLanes(Generic[S]):
         return failed
 
     def change(self, layout: Layout) -> None:
-        """The topic has another layout."""
+        """Adopt another layout of the topic."""
         self.layout = layout
         self._leaving = {}
         for number, lane in self._lanes.items():
@@ -157,7 +163,7 @@ class SegmentLanes(Generic[S]):
         self.is_due = True
 
     def step(self) -> Step[S]:
-        """Find out what can be done now."""
+        """Return the actions that are possible now."""
         self.is_due = False
         step: Step[S] = Step()
         moved: list[S] = []
@@ -183,8 +189,10 @@ class SegmentLanes(Generic[S]):
         return step
 
     def take_waiting(self, is_over: Callable[[S], bool]) -> list[tuple[S, bool]]:
-        """Remove messages that have waited too long, from the first of each lane on; each with
-        whether its segment has ended."""
+        """Remove messages that have waited too long, from the front of each lane.
+
+        Each comes with whether its segment has ended.
+        """
         found: list[tuple[S, bool]] = []
         for lane in self._lanes.values():
             count = _count_while(is_over, lane.waiting)
@@ -193,7 +201,7 @@ class SegmentLanes(Generic[S]):
         return sorted(found, key=lambda each: each[0].order)
 
     def first_waiting(self) -> S | None:
-        """The message that has waited longest."""
+        """Return the message that has waited longest."""
         firsts = [lane.waiting[0] for lane in self._lanes.values() if lane.waiting]
         return min(firsts, key=lambda each: each.order, default=None)
 
@@ -210,7 +218,7 @@ class SegmentLanes(Generic[S]):
         return lane
 
     def _is_held(self, lane: "_Lane[S]") -> bool:
-        """Whether messages of its keys are in flight in a lane that leaves."""
+        """Return whether messages of the lane's keys are in flight in a lane that leaves."""
         return any(
             each.in_flight and each.segment.overlaps(lane.segment)
             for each in self._leaving.values()

@@ -1,12 +1,12 @@
 """The layout of a topic: its segments, and which of them takes a key. Pure; no I/O.
 
-A layout is a directed graph. A segment has a range of key hashes, and is active or sealed; a split
-or merge seals segments and adds children of theirs. The ranges of the active ones cover all hashes
-from 0 to 65535, each exactly once. Every change has a higher epoch, and ids are never used again.
+A layout is a directed graph. A segment has a range of key hashes, and is active or sealed. A split
+or merge seals segments and adds their children. The ranges of the active ones cover all hashes from
+0 to 65535, each exactly once. Every change has a higher epoch, and ids are never reused.
 
 A plain or partitioned topic has a layout as well: one *legacy* segment, or one for each partition.
 While all active segments are legacy ones, a key goes to the segment whose id is its hash modulo
-their number, as clients of version 4 with Murmur3 send it. Otherwise the upper 16 bits of the hash
+their number, as in clients of version 4 with Murmur3. Otherwise the upper 16 bits of the hash
 decide, by the ranges. Source: sheet of Pulsar 5, sections 1.3, 1.5, 1.10 and 2.3.
 """
 
@@ -26,7 +26,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 HASH_MAX = 0xFFFF
 SEGMENTS_MAX = 100_000
-"""Bound on the segments of a layout that a client accepts."""
+"""Most segments of a layout that a client accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,21 @@ class Segment:
     id: int
     hash_start: int
     hash_end: int
-    """Included."""
+    """Last hash, included."""
     topic: TopicName
     is_sealed: bool = False
     parents: tuple[int, ...] = ()
     is_legacy: bool = False
-    """The segment is a plain topic or a partition: its range of hashes says nothing."""
+    """Whether the segment is a plain topic or a partition: its range of hashes has no meaning
+    then."""
     bucket_splits: tuple[int, ...] = ()
-    """First hashes of the entry buckets but the first one: brokers may divide the segment's entries
-    among consumers by buckets, so an entry holds keys of one bucket. Empty: there is one."""
+    """First hashes of the entry buckets, without the first bucket; empty if there is only one.
+    Brokers may divide the segment's entries among consumers by buckets, so an entry holds keys of
+    one bucket."""
     created_ms: int = 0
 
     def overlaps(self, other: "Segment") -> bool:
-        """Whether a key may have been in both, now or in an earlier layout."""
+        """Return whether a key may have been in both, now or in an earlier layout."""
         if self.is_legacy or other.is_legacy:
             return True
         return self.hash_start <= other.hash_end and other.hash_start <= self.hash_end
@@ -78,7 +80,7 @@ class Layout:
             raise LayoutError(f"layout of epoch {epoch}: a segment id appears twice")
         active = [each for each in self.segments if not each.is_sealed]
         self.by_modulo = all(each.is_legacy for each in active)
-        """Whether keys choose by the modulo of their hash, not by ranges."""
+        """Whether keys are assigned by the modulo of their hash, not by ranges."""
         if not self.by_modulo:
             active.sort(key=lambda each: each.hash_start)
         self.active = tuple(active)
@@ -91,10 +93,10 @@ class Layout:
 
     @classmethod
     def from_dag(cls, name: LayoutName, dag: ScalableTopicDAG) -> "Layout":
-        """Read what a broker sent.
+        """Parse a layout from a broker.
 
         Raises:
-            LayoutError: it is no layout that can be used.
+            LayoutError: the layout cannot be used.
         """
         if len(dag.segments) > SEGMENTS_MAX:
             raise LayoutError(
@@ -109,20 +111,23 @@ class Layout:
         )
 
     def segment_of(self, key: bytes) -> Segment:
-        """The active segment that takes messages of a key."""
+        """Return the active segment that takes messages of a key."""
         if self.by_modulo:
             return self.active[murmur3_hash(key) % len(self.active)]
         at = mmh3_32_uintdigest(key) >> 16
         return self.active[bisect_right(self._starts, at) - 1]
 
     def is_active(self, segment_id: int) -> bool:
-        """Whether the segment takes messages."""
+        """Return whether the segment takes messages."""
         segment = self.by_id.get(segment_id)
         return segment is not None and not segment.is_sealed
 
     def replaces(self, other: "Layout") -> bool:
-        """Whether this layout is newer than another one of the same name, or of another topic that
-        was created under the name since."""
+        """Return whether this layout is newer than another one of the same name.
+
+        The other one may also be of a previous topic, which was deleted and created again under the
+        name.
+        """
         if self.epoch > other.epoch:
             return True
         common = [(each, other.by_id[each.id]) for each in self.segments if each.id in other.by_id]
@@ -157,7 +162,11 @@ class Layout:
 
 
 def _segment(name: LayoutName, info: SegmentInfoProto) -> Segment:
-    """Read one segment. Raises: LayoutError: its range, buckets or name cannot be used."""
+    """Parse one segment.
+
+    Raises:
+        LayoutError: its range, buckets or name cannot be used.
+    """
     start, end, number = info.hash_start, info.hash_end, info.segment_id
     if not 0 <= start <= end <= HASH_MAX:
         raise LayoutError(f"{name}: segment {number} has hashes {start} to {end}")

@@ -1,8 +1,8 @@
 """The layout of a topic, as brokers push it: SCALABLE_TOPIC_LOOKUP, UPDATE and CLOSE.
 
 A `LayoutWatch` is one session on one connection. `LayoutSession` keeps one over reconnects, takes
-newer layouts, and drops older ones. A broker that cannot give the layout any more, or gives one
-that cannot be used, is asked again with backoff; the layout stays what it was until then.
+newer layouts, and drops older ones. If a broker cannot give the layout any more, or gives an
+unusable one, the session retries with backoff and keeps the last layout until then.
 """
 
 import asyncio
@@ -46,8 +46,10 @@ class LayoutWatch:
         on_layout: Callable[[Layout], None],
         on_lost: Callable[[Connection], None],
     ) -> None:
-        """`may_create`: whether the broker may make a scalable topic that does not exist.
-        `on_layout` is called with each layout, `on_lost` when no more will come."""
+        """`may_create`: whether the broker may create a scalable topic that does not exist.
+
+        `on_layout` is called with each layout, `on_lost` when no more will come.
+        """
         self._connection = connection
         self._name, self._id = name, session_id
         self._may_create = may_create
@@ -55,11 +57,11 @@ class LayoutWatch:
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def begin(self, timeout_ms: int) -> None:
-        """Ask, and wait for the first layout.
+        """Request the layout, and wait for the first one.
 
         Raises:
             NotSupportedError: the broker has no layouts.
-            TopicNotFoundError: there is no such topic, and it is not to be made.
+            TopicNotFoundError: the topic does not exist, and must not be created.
             ServiceError: the broker refused.
             LayoutError: the layout cannot be used.
             BrokerUnavailableError, OperationTimeoutError
@@ -94,7 +96,7 @@ class LayoutWatch:
             raise
 
     def end(self) -> None:
-        """Tell the broker that nobody listens any more. A second call does nothing."""
+        """End the session at the broker. A second call does nothing."""
         connection = self._connection
         if connection.layout_sessions.pop(self._id, None) is self and connection.is_open:
             connection.send(
@@ -105,7 +107,7 @@ class LayoutWatch:
             )
 
     def on_layout_update(self, update: CommandScalableTopicUpdate) -> None:
-        """From the connection."""
+        """Handle an update from the connection."""
         try:
             if update.HasField("error"):
                 raise service_error(update.error, str(update.message))
@@ -123,13 +125,13 @@ class LayoutWatch:
             self._first.set_result(None)
 
     def on_session_lost(self, connection: Connection) -> None:
-        """From the connection: it broke."""
+        """Handle the loss of the connection."""
         if not self._first.done():
             self._first.set_exception(
                 connection.failure
                 or BrokerUnavailableError(f"the connection to {connection.name} broke")
             )
-            self._first.exception()  # Nobody may be waiting any more.
+            self._first.exception()  # No task may be waiting any more.
         self._on_lost(connection)
 
 
@@ -162,13 +164,13 @@ class LayoutSession:
 
     @property
     def layout(self) -> Layout:
-        """The newest layout; there is one after `start`."""
+        """The newest layout; available after `start`."""
         assert self._layout is not None, "start() comes first"
         return self._layout
 
     @property
     def is_attached(self) -> bool:
-        """Whether a broker tells of changes now."""
+        """Whether a broker reports changes now."""
         return self._session.connection is not None
 
     async def start(self) -> None:
@@ -187,7 +189,7 @@ class LayoutSession:
         await self._session.close()
 
     async def _attach(self, connection: Connection) -> None:
-        # What the broker creates once it must not create again when others have deleted it.
+        # A topic that the broker has created once must not be created again after a deletion.
         self._watch = watch = LayoutWatch(
             connection,
             self._name,
@@ -214,7 +216,7 @@ class LayoutSession:
 async def look_up_layout(
     context: ClientContext, connection: Connection, name: LayoutName, *, may_create: bool
 ) -> Layout:
-    """Ask for the layout once, without waiting for changes.
+    """Get the layout once, without waiting for changes.
 
     Raises:
         SdkError: see `LayoutWatch.begin`.

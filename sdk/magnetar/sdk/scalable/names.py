@@ -1,7 +1,7 @@
 """Names of topics that have a layout: `topic://tenant/namespace/name`, or those of ordinary topics.
 
-A scalable topic has the same name under both domains, `topic://…` and `persistent://…`; clients ask
-for its layout by the one that the application gave.
+A scalable topic has the same name under both domains, `topic://…` and `persistent://…`. Clients
+look up its layout by the name that the application gave.
 """
 
 from dataclasses import dataclass
@@ -14,24 +14,25 @@ _SCHEME = "topic://"
 
 
 def is_scalable_name(name: object) -> bool:
-    """Whether a name is of the form `topic://…`."""
+    """Return whether a name is of the form `topic://…`."""
     return isinstance(name, str) and name.startswith(_SCHEME)
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutName:
-    """A parsed name. `str()` gives what commands carry."""
+    """A parsed name. `str()` gives the form that commands carry."""
 
     given: str
     whole: TopicName
-    """Under the domain `persistent`."""
+    """The name under the domain `persistent`."""
 
     @classmethod
     def parse(cls, name: str) -> Self:
         """Parse a `topic://` name, or a full or short name of an ordinary persistent topic.
 
         Raises:
-            TopicNameError: another shape, a partition or segment, or a topic that is not stored.
+            TopicNameError: the name has another form, or is of a partition, a segment, or a topic
+                that is not stored.
         """
         if is_scalable_name(name):
             try:

@@ -1,7 +1,7 @@
 """The queue consumer: all segments of a topic, shared with the other consumers of the subscription.
 
-Messages come in no order. Sealed segments are consumed until they leave the layout. Children of a
-split have the subscription from their beginning, so nothing is missed.
+Messages come in no particular order. Sealed segments are consumed until they leave the layout.
+Children of a split have the subscription from their beginning, so nothing is missed.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from magnetar.sdk.settings import ConsumerSettings, SubscriptionType
 
 
 class QueueConsumer(SegmentsConsumer):
-    """See the module's text. Made by `Client.queue_consumer`."""
+    """A consumer of all segments, without order. Made by `Client.queue_consumer`."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class QueueConsumer(SegmentsConsumer):
         *,
         schema: Schema[object] | None = None,
     ) -> None:
-        """A subscription type that shares is used as it is; others become Shared.
+        """Keep a subscription type that shares; replace any other by Shared.
 
         Raises:
             NotSupportedError: settings that queue consumers do not have.

@@ -1,7 +1,7 @@
-"""Order the segments that a checkpoint consumer reads, parents before children. Pure; no I/O.
+"""The order in which a checkpoint consumer reads segments: parents before children. Pure; no I/O.
 
-A segment is read once all its parents that are still in the layout were read to their ends. So of
-each key everything in a parent comes before anything in a child. Only sealed segments have an end.
+A segment is read once all its parents in the layout were read to their ends. So for each key, all
+messages of a parent come before those of a child. Only sealed segments have an end.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class ReadingOrder:
     """The segments of one checkpoint consumer."""
 
     def __init__(self, layout: Layout, start: Checkpoint) -> None:
-        """`start`: how far the topic has been read before."""
+        """`start` is how far the topic has been read before."""
         self._layout = layout
         self._starts = {
             number: position
@@ -44,40 +44,44 @@ class ReadingOrder:
         ]
 
     def start_of(self, segment_id: int) -> MessageId:
-        """The message behind which a segment is read."""
+        """Return the message after which a segment is read."""
         return self._starts.get(segment_id, MessageId.EARLIEST)
 
     def is_sealed(self, segment_id: int) -> bool:
-        """Whether the segment has an end."""
+        """Return whether the segment has an end."""
         return not self._layout.is_active(segment_id)
 
     def settle(self, segment_id: int, start: MessageId) -> None:
-        """Set where reading begins in a segment that was to be read from its latest message on."""
+        """Set the start of a segment that was to be read from its latest message on."""
         self._starts[segment_id] = start
 
     def finish(self, segment_id: int) -> None:
-        """A sealed segment was read to its end."""
+        """Mark a sealed segment as read to its end."""
         assert self.is_sealed(segment_id)
         self._finished.add(segment_id)
         self._starts[segment_id] = MessageId.LATEST
 
     def change(self, layout: Layout) -> None:
-        """The topic has another layout."""
+        """Adopt another layout of the topic."""
         self._layout = layout
         self._finished &= layout.by_id.keys()
         for gone in self._starts.keys() - layout.by_id.keys():
             del self._starts[gone]
 
     def checkpoint(self, read: Mapping[int, MessageId]) -> Checkpoint:
-        """How far the topic is read. `read`: the last message of segments that are being read."""
+        """Return how far the topic is read. `read` has the last message of segments that are being
+        read."""
         positions = {**self._starts, **read}
         for number in self._finished:
             positions[number] = MessageId.LATEST
         return Checkpoint(CheckpointKind.POSITIONS, MappingProxyType(positions))
 
     def _check_children(self) -> None:
-        """A segment that was begun has parents that were read to their ends: checkpoints of other
-        clients may have the position of a parent's last message instead of its end."""
+        """Mark the parents of begun segments as read to their ends.
+
+        Checkpoints of other clients may have the position of a parent's last message instead of its
+        end.
+        """
         for each in sorted(self._layout.segments, key=lambda one: -one.id):
             begun = each.id in self._finished or each.id in self._starts
             if not begun or self._starts.get(each.id) == MessageId.EARLIEST:

@@ -1,12 +1,12 @@
-"""The producer of a topic by its layout: one producer for each segment, and messages that move.
+"""The producer of a topic with a layout: one producer for each segment, and messages that move.
 
-A key goes to the segment that has its hash. When a segment is split or merged, what it has not
-stored is sent to the segments that follow it, in the order of the calls (`lanes.py` says when).
-Until the next layout such messages wait, at most the send timeout. Producers of segments are made
-when the first message for them comes; exclusive access is claimed of all active segments, one after
-the other by their ids, so that two producers never have some each.
+A key goes to the segment that has its hash. When a segment is split or merged, its unstored
+messages are sent to the segments that follow it, in the order of the calls (`lanes.py` says when).
+Until the next layout such messages wait, at most for the send timeout. The producer of a segment is
+created when the first message for it comes. Exclusive access is claimed for all active segments,
+one after the other by their ids, so that two producers never have some each.
 
-One bound holds for all segments together: `pending_messages_max` and `pending_bytes_max`.
+One limit holds for all segments together: `pending_messages_max` and `pending_bytes_max`.
 """
 
 import asyncio
@@ -47,14 +47,14 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from magnetar.sdk.wire.topic_name import TopicName
 
 MANAGED_MARK = {"__pulsar.v5.managed": "true"}
-"""Tells brokers that a client of an ordinary topic follows its layout: the topic may be migrated
+"""Shows brokers that a client of an ordinary topic follows its layout: the topic may be migrated
 while the client is connected."""
 
 MakeProducer = Callable[[ClientContext, TopicName, ProducerSettings, Sequence[int]], TopicProducer]
 
 
 class _Send:
-    """A message without receipt; called with its outcome."""
+    """A message without a confirmation; called with its outcome."""
 
     __slots__ = ("_outcome", "given_at_s", "key", "message", "on_sent", "order", "segment_id")
 
@@ -79,7 +79,7 @@ _Outcome = Callable[[_Send, MessageId | None, SdkError | None], None]
 
 
 class ScalableProducer(Producer[T]):
-    """See the module's text."""
+    """Producer of a topic with a layout, over the producers of its segments."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class ScalableProducer(Producer[T]):
         *,
         make: MakeProducer,
     ) -> None:
-        """`make` gives the producer of a segment, not started; it is told the first hashes of the
-        segment's entry buckets but the first one.
+        """`make` returns the producer of a segment, not started. It gets the first hashes of the
+        segment's entry buckets, without the first bucket.
 
         Raises:
             NotSupportedError: a routing function, which is for partitions.
@@ -101,7 +101,7 @@ class ScalableProducer(Producer[T]):
         self.topic = str(name)
         self._settings = settings
         self._context, self._clock = context, context.clock
-        # The limit of the client is kept here, for all segments.
+        # The memory limit of the client is enforced here, for all segments.
         self._segment_context = replace(context, memory=None, forget=lambda _: None)
         self._make = make
         self._loop = asyncio.get_running_loop()
@@ -152,12 +152,12 @@ class ScalableProducer(Producer[T]):
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest one of all segments: each counts for itself."""
+        """The highest one of all segments; each segment counts separately."""
         return max((each.last_sequence_id for each in self._producers.values()), default=-1)
 
     @property
     def last_stored_sequence_id(self) -> int:
-        """The highest one of all segments: each counts for itself."""
+        """The highest one of all segments; each segment counts separately."""
         return max((each.last_stored_sequence_id for each in self._producers.values()), default=-1)
 
     @property
@@ -170,7 +170,7 @@ class ScalableProducer(Producer[T]):
 
     @property
     def topic_epoch(self) -> int | None:
-        """The highest one of all segments: each has one of its own."""
+        """The highest one of all segments; each segment has one of its own."""
         epochs = [each.topic_epoch for each in self._producers.values()]
         return max((epoch for epoch in epochs if epoch is not None), default=None)
 
@@ -248,7 +248,7 @@ class ScalableProducer(Producer[T]):
         if self._messages:
             flush = _Flush(self._order, self._messages, self._loop.create_future())
             self._flushing.append(flush)
-            # Open batches close now; what becomes of their messages is counted here.
+            # Open batches close now; the outcomes of their messages are counted here.
             closing = [each.flush() for each in self._producers.values()]
             try:
                 await asyncio.gather(*closing, return_exceptions=True)
@@ -271,7 +271,7 @@ class ScalableProducer(Producer[T]):
             failure = error
         finally:
             self._closing = True
-            # To its end, even if the caller is cancelled: nobody would do the rest.
+            # Runs to its end even if the caller is cancelled: no other code would do the rest.
             await asyncio.shield(self._end())
         if failure is not None:
             raise failure
@@ -279,11 +279,12 @@ class ScalableProducer(Producer[T]):
     # -- life
 
     async def start(self) -> None:
-        """Called once by the client: get the layout, and a producer of one segment, or of all if
-        access is to be exclusive.
+        """Get the layout and the first producers; called once by the client.
+
+        This is the producer of one segment, or of all segments if access is to be exclusive.
 
         Raises:
-            SdkError: the reason why it could not; all that was made is closed again.
+            SdkError: the reason for the failure; all that was created is closed again.
         """
         try:
             await self._session.start()
@@ -296,11 +297,12 @@ class ScalableProducer(Producer[T]):
             raise
 
     async def _start_first(self) -> None:
-        """Have the first producers. A segment that ends meanwhile is not waited for: its children
-        are, within the operation timeout.
+        """Create the first producers.
+
+        If a segment ends meanwhile, its children replace it, within the operation timeout.
 
         Raises:
-            SdkError: they cannot be had.
+            SdkError: the producers cannot be created.
         """
         timeout_ms = self._context.settings.operation_timeout_ms
         cause: SdkError | None = None
@@ -340,12 +342,12 @@ class ScalableProducer(Producer[T]):
     def _begin(self, segment: Segment) -> asyncio.Task[None]:
         task = asyncio.create_task(self._open(segment), name=f"magnetar producer {segment.topic}")
         self._opening[segment.id] = task
-        # Those who sent hear of a failure; nobody need wait for the task.
+        # The senders get a failure; the task itself need not be awaited.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     async def _open(self, segment: Segment) -> None:
-        """Make the producer of a segment."""
+        """Create the producer of a segment."""
         try:
             producer = self._make(
                 self._segment_context,
@@ -360,7 +362,7 @@ class ScalableProducer(Producer[T]):
                 raise
         except SdkError as error:
             self._opening.pop(segment.id, None)
-            # A segment that is not there yet, or not any more, is one of another layout.
+            # A segment that does not exist yet, or any more, belongs to another layout.
             is_gone = isinstance(error, TopicNotFoundError) and not segment.is_legacy
             has_ended = is_gone or isinstance(error, TopicTerminatedError)
             for send in self._lanes.not_ready(segment.id, has_ended=has_ended):
@@ -375,7 +377,7 @@ class ScalableProducer(Producer[T]):
         self._step()
 
     def _on_layout(self, layout: Layout) -> None:
-        """From the session: the topic has another layout."""
+        """Adopt another layout of the topic, from the session."""
         if self._closing or not self._is_started:
             return
         self._lanes.change(layout)
@@ -422,7 +424,7 @@ class ScalableProducer(Producer[T]):
         """Send a message that has room.
 
         Raises:
-            SdkError, ValueError: it cannot be sent.
+            SdkError, ValueError: the message cannot be sent.
         """
         self._check_usable()
         if self._values.interceptors is not None:
@@ -450,7 +452,7 @@ class ScalableProducer(Producer[T]):
         """Hand a message to the producer of its segment.
 
         Raises:
-            SdkError, ValueError: it cannot be sent, and counts as in flight still.
+            SdkError, ValueError: the message cannot be sent; it still counts as in flight.
         """
         try:
             self._producers[segment.id].give(send.message, send, has_room=True)
@@ -464,7 +466,7 @@ class ScalableProducer(Producer[T]):
     def _on_outcome(
         self, send: _Send, message_id: MessageId | None, error: SdkError | None
     ) -> None:
-        """From the producer of a segment: a message is stored, or is not known to be."""
+        """Handle the outcome of a message from a segment's producer: stored, or not known to be."""
         if isinstance(error, TopicTerminatedError) and not self._closing:
             self._refuse(send)
             self._step()
@@ -487,7 +489,7 @@ class ScalableProducer(Producer[T]):
             self._unreported = error
 
     def _settle(self, send: _Send) -> None:
-        """A message is under way no more."""
+        """Remove a message from the pending ones."""
         self._messages -= 1
         self._bytes -= len(send.message.payload)
         self._room.hold(self._bytes)
@@ -496,7 +498,7 @@ class ScalableProducer(Producer[T]):
             flush.on_settled(send.order)
 
     def _step(self) -> None:
-        """Do what the lanes say, until there is nothing more to do."""
+        """Run the actions of the lanes, until there are no more."""
         if self._is_stepping or self._closing or not self._lanes.is_due:
             return
         self._is_stepping = True
@@ -515,8 +517,8 @@ class ScalableProducer(Producer[T]):
         self._arm_timer()
 
     def _leave_later(self, segment: Segment, send: _Send) -> None:
-        """Hand over a message that had to wait: its caller hears of a failure by its outcome."""
-        if segment.id not in self._producers:  # One before it found the segment's end.
+        """Hand over a message that had to wait; its caller gets a failure as the outcome."""
+        if segment.id not in self._producers:  # An earlier message found the segment's end.
             self._lanes.refused(send)
             return
         try:
@@ -530,7 +532,7 @@ class ScalableProducer(Producer[T]):
             self._fail(send, known)
 
     def _in_turn(self, send: _Send, segments: int) -> int:
-        """Choose among segments for a message without a key."""
+        """Choose a segment for a message without a key."""
         return self._router.choose(send.message, segments, self._clock.monotonic_s())
 
     # -- the send timeout of messages that wait here
@@ -546,7 +548,7 @@ class ScalableProducer(Producer[T]):
 
     def _on_timer(self) -> None:
         self._timer = None
-        # A timer may fire a hair too early by this clock: a millisecond does not matter.
+        # By this clock, a timer may fire slightly early: a millisecond does not matter.
         before_s = self._clock.monotonic_s() - self._settings.send_timeout_ms / 1000 + 0.001
         for send, has_ended in self._lanes.take_waiting(lambda each: each.given_at_s <= before_s):
             text = f"within {self._settings.send_timeout_ms} ms; the message is not stored"
@@ -575,7 +577,7 @@ class ScalableProducer(Producer[T]):
 
 
 class _Flush:
-    """A call of `flush`, and how many of its messages have no outcome yet."""
+    """A call of `flush`, and its number of messages without an outcome."""
 
     __slots__ = ("_count", "_order", "done")
 
@@ -583,7 +585,7 @@ class _Flush:
         self._order, self._count, self.done = order, count, done
 
     def on_settled(self, order: int) -> None:
-        """A message is under way no more."""
+        """Count a message that is not pending any more."""
         if order <= self._order:
             self._count -= 1
             if not self._count and not self.done.done():
@@ -591,11 +593,11 @@ class _Flush:
 
 
 def _settings_of(settings: ProducerSettings, segment: Segment) -> ProducerSettings:
-    """The settings for the producer of a segment."""
+    """Return the settings for the producer of a segment."""
     return replace(
         settings,
         name=f"{settings.name}-seg-{segment.id}" if settings.name else "",
         properties={**settings.properties, **(MANAGED_MARK if segment.is_legacy else {})},
-        # Interceptors have seen the message when it was given.
+        # Interceptors have already processed the message.
         interceptors=(),
     )

@@ -1,8 +1,8 @@
-"""A consumer of a topic's segments: what stream, queue and checkpoint consumers have in common.
+"""A consumer of a topic's segments: the common part of stream, queue and checkpoint consumers.
 
-It is a consumer of several topics, whose topics are segments. A layout or an assignment says which;
-news of it are heard by a session, so looking again costs nothing, and is done often: what could
-not be opened is tried again soon.
+It is a consumer of several topics, which are segments. A layout or an assignment names them. A
+session receives the changes, so looking again costs nothing and is done often: a segment that could
+not be opened is retried soon.
 """
 
 import asyncio
@@ -26,42 +26,42 @@ from magnetar.sdk.wire.errors import ConsumerAssignError, ConsumerBusyError, Top
 from magnetar.sdk.wire.topic_name import TopicName
 
 LOOK_MS_MAX = 1_000
-"""Between two looks whether all segments are consumed that should be."""
+"""Longest time, in milliseconds, between two checks that all wanted segments are consumed."""
 
 _TAKEN = (ConsumerBusyError, ConsumerAssignError)
-"""Refusals that end when the consumer before has let go."""
+"""Refusals that end when the previous consumer has released the segment."""
 
 
 class SegmentSource:
-    """A `TopicSource` whose topics a session knows."""
+    """A `TopicSource` whose topics come from a session."""
 
     def __init__(
         self, start: Callable[[], Awaitable[None]], topics: Callable[[], Sequence[TopicName]]
     ) -> None:
-        """`start` starts the session; `topics` gives what it knows."""
+        """`start` starts the session; `topics` returns its topics."""
         self._start, self._topics = start, topics
         self._is_started = False
 
     async def topics(self) -> list[TopicName]:
-        """The segments to consume now."""
+        """Return the segments to consume now."""
         return list(self._topics())
 
     async def watch(self) -> None:
         """Start the session, once.
 
         Raises:
-            SdkError: it could not be.
+            SdkError: the session could not be started.
         """
         if not self._is_started:
             await self._start()
             self._is_started = True
 
     def close(self) -> None:
-        """The consumer closes the session."""
+        """Do nothing: the consumer closes the session."""
 
 
 class SegmentsConsumer(TopicsConsumer):
-    """See the module's text."""
+    """A consumer of several segments, named by a session."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SegmentsConsumer(TopicsConsumer):
         start: MessageId | None = None,
         schema: Schema[object] | None = None,
     ) -> None:
-        """`close_session` ends the session behind `source`."""
+        """`close_session` ends the session of `source`."""
         super().__init__(
             context,
             str(name),
@@ -88,17 +88,17 @@ class SegmentsConsumer(TopicsConsumer):
         )
         self._close_session = close_session
         self._looking = asyncio.Lock()
-        """Held while segments open and close: none is opened twice, or asked as it closes."""
+        """Held while segments open and close: none is opened twice, or queried while it closes."""
 
     def look_soon(self) -> None:
-        """There are news of the segments."""
+        """Look at the segments soon: they have changed."""
         self._follower.look_soon()
 
     async def has_message_available(self) -> bool:
-        """Whether there is a message behind the last one that was taken, in any segment.
+        """Return whether any segment has a message after the last one that was taken.
 
         Raises:
-            SdkError: a broker could not be asked.
+            SdkError: a request to a broker failed.
         """
         async with self._looking:
             return await self._has_message_available()
@@ -107,19 +107,19 @@ class SegmentsConsumer(TopicsConsumer):
         return await super().has_message_available()
 
     async def last_message_ids(self) -> dict[str, MessageId]:
-        """The last message of each segment that is consumed; entry id -1 where there is none.
+        """Return the last message of each consumed segment; entry id -1 if a segment is empty.
 
         Raises:
-            SdkError: a broker could not be asked.
+            SdkError: a request to a broker failed.
         """
         async with self._looking:
             return await super().last_message_ids()
 
     async def broker_stats(self) -> list[BrokerStats]:
-        """What the brokers say of this consumer, segment by segment.
+        """Return the brokers' statistics of this consumer, segment by segment.
 
         Raises:
-            SdkError: a broker could not be asked.
+            SdkError: a request to a broker failed.
         """
         async with self._looking:
             return await super().broker_stats()
@@ -130,11 +130,13 @@ class SegmentsConsumer(TopicsConsumer):
             await super()._look()
 
     async def _before_look(self) -> None:
-        """Learn what decides about the segments, beside the session."""
+        """Update what determines the segments, beside the session."""
 
     async def _open(self) -> None:
-        """Consume all segments, or none. A segment that another consumer still has, or that has
-        just gone, is tried again within the operation timeout.
+        """Consume all segments, or none.
+
+        A segment that another consumer still has, or that has just gone, is retried within the
+        operation timeout.
 
         Raises:
             SdkError: one of them cannot be consumed.
@@ -164,7 +166,7 @@ class SegmentsConsumer(TopicsConsumer):
             await asyncio.shield(self._close_all())
             raise
         self._follower.start()
-        self.look_soon()  # The segments may be others by now.
+        self.look_soon()  # The segments may have changed.
 
     async def _make_member(
         self, topic: TopicName, queue_messages: int, start: MessageId | None
@@ -189,7 +191,7 @@ class SegmentsConsumer(TopicsConsumer):
         )
 
     def _is_at_end(self) -> bool:
-        """Never: other segments may follow those that have ended."""
+        """Return False: other segments may follow those that have ended."""
         return False
 
     async def _close_all(self) -> None:
@@ -203,7 +205,7 @@ def check_durable(kind: str, settings: ConsumerSettings) -> None:
     """Refuse settings that consumers of segments do not have.
 
     Raises:
-        NotSupportedError: such a setting; says which.
+        NotSupportedError: such a setting; the error names it.
     """
     if not settings.durable:
         raise NotSupportedError(

@@ -1,13 +1,14 @@
 """The stream consumer: the segments that its subscription's coordinator assigns to it, in order.
 
-Order per key holds over splits and merges: the coordinator gives out a segment once all its
-ancestors are acknowledged to their ends. A consumer has its segments for itself (Exclusive). With
-more consumers than segments, several share one that has entry buckets (Key_Shared): each key stays
-with one of them. A segment whose sharing begins or ends is left, and consumed anew.
+Order per key holds over splits and merges: the coordinator assigns a segment once all its ancestors
+are acknowledged to their ends. A consumer has its segments for itself (Exclusive). If there are
+more consumers than segments, several share a segment that has entry buckets (Key_Shared): each key
+stays with one of them. When the sharing of a segment begins or ends, the consumer leaves the
+segment, and consumes it anew.
 
-A segment that goes to another consumer is *leaving*: nothing of it is given out any more, and it is
-closed when the last message that was taken of it is acknowledged, or `handover_ms` are over. So the
-next consumer begins behind what was done here.
+A segment that goes to another consumer is *leaving*. The consumer delivers no more of its messages.
+It closes the segment when the last message taken from it is acknowledged, or after `handover_ms`.
+So the next consumer begins after the messages that were processed here.
 """
 
 import asyncio
@@ -35,22 +36,23 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 
 class StreamMembers(Members):
-    """Consumers of segments, and those that leave."""
+    """Consumers of segments, including those that leave."""
 
     def __init__(self) -> None:
         super().__init__()
         self.leaving: dict[str, TopicConsumer] = {}
         self._acknowledged: dict[str, Acknowledgeable] = {}
-        """What was acknowledged last, by segment."""
+        """Last acknowledgement of each segment."""
 
     def of(self, what: Acknowledgeable) -> TopicConsumer | None:
-        """The consumer that a message came from, although it may be leaving."""
+        """Return the consumer that a message came from, even if it is leaving."""
         if self.leaving and not isinstance(what, MessageId) and what.topic in self.leaving:
             return self.leaving[what.topic]
         return super().of(what)
 
     def note(self, what: Acknowledgeable) -> bool:
-        """A message is acknowledged; whether that ends what a leaving consumer waits for."""
+        """Record an acknowledgement; return whether a leaving consumer now has nothing more to wait
+        for."""
         member = self.of(what)
         if member is None:
             return False
@@ -58,7 +60,7 @@ class StreamMembers(Members):
         return bool(self.leaving) and member.topic in self.leaving and self.is_done(member)
 
     def is_done(self, member: TopicConsumer) -> bool:
-        """Whether the last message that was taken of a segment is acknowledged."""
+        """Return whether the last message that was taken of a segment is acknowledged."""
         taken, acknowledged = member.last_taken, self._acknowledged.get(member.topic)
         if taken is None:
             return True
@@ -69,18 +71,18 @@ class StreamMembers(Members):
         )
 
     def forget(self, topic: str) -> None:
-        """The segment is not consumed here any more."""
+        """Drop the record of a segment that is not consumed here any more."""
         self._acknowledged.pop(topic, None)
 
 
 class StreamAcknowledger(TopicsAcknowledger):
-    """Acknowledges, and tells when a leaving segment has no more to wait for."""
+    """Acknowledges, and reports when a leaving segment has nothing more to wait for."""
 
     def __init__(self, members: StreamMembers, *, watches_timeouts: bool) -> None:
         super().__init__(members, watches_timeouts=watches_timeouts)
         self._noted = members
         self.waits_ended = asyncio.Event()
-        """Set when a leaving segment has no more to wait for."""
+        """Set when a leaving segment has nothing more to wait for."""
 
     def add(self, what: Acknowledgeable) -> None:
         super().add(what)
@@ -114,7 +116,7 @@ class StreamAcknowledger(TopicsAcknowledger):
 
 
 class StreamConsumer(SegmentsConsumer):
-    """See the module's text. Made by `Client.stream_consumer`."""
+    """A consumer of assigned segments, in order per key. Made by `Client.stream_consumer`."""
 
     def __init__(
         self,
@@ -154,9 +156,10 @@ class StreamConsumer(SegmentsConsumer):
         )
         self._waiting: asyncio.Task[None] | None = None
         self._until_s: dict[str, float] = {}
-        """When leaving segments are closed, whatever is acknowledged."""
+        """Times when leaving segments are closed, even without acknowledgements, in monotonic
+        seconds."""
         self._buckets: dict[str, Buckets] = {}
-        """By which segments are consumed, those included that leave."""
+        """Entry buckets by which segments are consumed, including segments that leave."""
 
     def _make_members(self) -> Members:
         self._stream_members = StreamMembers()
@@ -169,22 +172,35 @@ class StreamConsumer(SegmentsConsumer):
         return self._stream_acknowledger
 
     async def seek(self, message_id: MessageId) -> None:
-        """Raises: NotSupportedError: see `_refuse`."""
+        """Raise an error: see `_refuse`.
+
+        Raises:
+            NotSupportedError: always.
+        """
         self._refuse("seek")
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
-        """Raises: NotSupportedError: see `_refuse`."""
+        """Raise an error: see `_refuse`.
+
+        Raises:
+            NotSupportedError: always.
+        """
         self._refuse("seek_to_time")
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Raises: NotSupportedError: see `_refuse`."""
+        """Raise an error: see `_refuse`.
+
+        Raises:
+            NotSupportedError: always.
+        """
         self._refuse("unsubscribe")
 
     def _refuse(self, call: str) -> NoReturn:
-        """A consumer has only some of the segments, and must not move those of others.
+        """Refuse a call: a consumer has only some of the segments, and must not move those of
+        others.
 
         Raises:
-            NotSupportedError
+            NotSupportedError: always.
         """
         raise NotSupportedError(
             f"{self.topic}: a stream consumer has only its own segments: use the admin interface "
@@ -211,7 +227,7 @@ class StreamConsumer(SegmentsConsumer):
             self.look_soon()
 
     async def _apply(self, topics: list[TopicName]) -> None:
-        """Consume what is assigned, and let go of what is not, as the module's text says."""
+        """Consume the assigned segments, and leave the others as the module describes."""
         members = self._stream_members
         known = {*members.by_topic, *members.leaving}
         self._buckets = {each: buckets for each, buckets in self._buckets.items() if each in known}
@@ -229,7 +245,7 @@ class StreamConsumer(SegmentsConsumer):
             members.leaving[topic] = member
             self._until_s[topic] = now_s + self._settings.handover_ms / 1000
         for topic in [each for each in members.leaving if each in wanted]:
-            # It has come back before it was closed.
+            # It was assigned again before it was closed.
             self._take_back(topic)
         over = [
             topic
@@ -278,7 +294,7 @@ def _topic(what: Acknowledgeable) -> str:
 
 
 def _place(what: Acknowledgeable) -> tuple[int, int, int]:
-    """Ledger, entry and index of the last message that an acknowledgement is for."""
+    """Return ledger, entry and index of the last message in an acknowledgement."""
     if isinstance(what, MessageBatch):
         return what.ledger_id, what.entry_id, max(-1, what.batch_size - 1)
     found = what if isinstance(what, MessageId) else what.message_id

@@ -1,11 +1,11 @@
-"""Spark's way to and from topics: `format("magnetar")`, batch and stream.
+"""Spark data source for topics: `format("magnetar")`, batch and stream.
 
 from magnetar.sdk.spark import register
 
 register(spark)
 spark.read.format("magnetar").option("service.url", …).option("topic", …).load()
 
-Guide: docs/spark.md. This is the one part of the SDK that reads the ledger store, by
+Guide: docs/spark.md. This is the one part of the SDK that reads the ledger store, through
 `magnetar.arrow.stored`.
 """
 
@@ -22,7 +22,7 @@ _OF_LAG = ("LagListener", "QueryLag", "TopicLag", "lag_of")
 
 
 def __getattr__(name: str) -> Any:
-    """Load what tells of lags when it is used: executors import this package for every task."""
+    """Import the lag functions at their first use: executors import this package for every task."""
     if name not in _OF_LAG:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from magnetar.sdk.spark import lag

@@ -1,10 +1,10 @@
 """Reading topics in a batch query.
 
-Spark shows batch readers the filters of a query where `spark.sql.python.filterPushdown.enabled` is
-set. Ours takes none: Spark 4.2 and 4.3 keep the plan that a filter has narrowed for all reads of
-the frame or view, and one without the filter would lack rows.
+Spark offers the filters of a query to batch readers if `spark.sql.python.filterPushdown.enabled` is
+set. This reader accepts none. Spark 4.2 and 4.3 reuse the plan that a filter has narrowed for all
+reads of the frame or view, so a read without the filter would lack rows.
 
-Nothing here needs what Spark 4.1 does not have: see `stream_reader.py` for that.
+Nothing here needs features that Spark 4.1 lacks: see `stream_reader.py` for those.
 """
 
 import logging
@@ -26,14 +26,14 @@ from magnetar.sdk.spark.query_schema import query_values
 _log = logging.getLogger(__name__)
 
 READ_HOLD_S = 3_600
-"""How long brokers take the topics of a query for used, from when it is planned: nobody is told
-when it ends, and who reads from bookies is connected to no broker."""
+"""How long brokers regard the topics of a query as in use after it is planned, in seconds. The end
+of a query is not reported, and a reader of bookies is connected to no broker."""
 
 _UNREAD_LINES_MAX = 10
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader of a batch query.
+    """Return the reader of a batch query.
 
     Raises:
         OptionError
@@ -42,7 +42,7 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
 
 
 class BatchReader(DataSourceReader):
-    """Plans on the driver, reads on executors. Pickled to them."""
+    """Plans on the driver, reads on executors. It is pickled for them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class BatchReader(DataSourceReader):
                 driver.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Here, not above: the driver, whose process is a new one for each query, never reads.
+        # Imported here: the driver, whose process is a new one for each query, never reads.
         from magnetar.sdk.spark.tasks import read_slices
 
         return read_slices(self._schema, slices_of(partition))
@@ -74,12 +74,13 @@ class BatchReader(DataSourceReader):
         cuts = driver.cuts(states, starts, ends)
         joined = driver.joined(states, starts, ends, cuts)
         tasks = driver.tasks(states, starts, ends, value_schema, cuts, joined)
-        nothing = (Slice("", -1, (), value_schema=value_schema),)  # Spark wants one
+        nothing = (Slice("", -1, (), value_schema=value_schema),)  # Spark requires one
         return [partition_of(each) for each in tasks or [nothing]]
 
 
 def _warn_of_missing(states: Mapping[str, TopicState]) -> None:
-    """Of what the number of partitions names and nobody has: it may never have been made."""
+    """Warn of partitions that the topic should have and that do not exist: they may never have been
+    created."""
     missing = [name for name, state in states.items() if not state.is_there]
     if missing:
         _log.warning(
@@ -91,7 +92,7 @@ def _warn_of_missing(states: Mapping[str, TopicState]) -> None:
 
 
 def _warn_of_unread(states: Mapping[str, TopicState]) -> None:
-    """Of what a query that asks no server cannot know of, or does not read."""
+    """Warn of data that a query without servers cannot see, or does not read."""
     partial = [(name, state.unread) for name, state in states.items() if state.unread]
     for name, what in partial[:_UNREAD_LINES_MAX]:
         _log.warning("%s: %s", name, what)

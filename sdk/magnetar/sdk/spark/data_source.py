@@ -1,7 +1,7 @@
-"""What Spark finds under the name `magnetar`: which class reads and which writes.
+"""The data source that Spark finds under the name `magnetar`: its readers and writers.
 
-Spark makes a `DataSource` in a process of its own for each question, and pickles it to executors.
-So nothing is loaded here that the question at hand does not need.
+Spark creates a `DataSource` in a process of its own for each request, and pickles it to executors.
+Each method therefore imports only what its request needs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _OLDEST = (4, 1)
 _STREAMS = "4.2"
-"""Sources in Python have limits per micro-batch since then."""
+"""First Spark version whose Python sources have limits per micro-batch."""
 
 
 class MagnetarDataSource(DataSource):
@@ -84,8 +84,10 @@ class MagnetarDataSource(DataSource):
 
 
 class _RefusedStream(DataSourceStreamReader):
-    """A streaming query that cannot begin: says why when Spark asks it for anything. What
-    `streamReader` itself raises, Spark hides behind an error of its own."""
+    """A streaming query that cannot begin. Each method raises the reason.
+
+    If `streamReader` itself raised, Spark would hide the error behind one of its own.
+    """
 
     def __init__(self, problem: str) -> None:
         self._problem = problem
@@ -108,8 +110,9 @@ class _RefusedStream(DataSourceStreamReader):
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("magnetar")` known to the session, for reading and for writing; also to one of
-    several in a context, and again.
+    """Register `format("magnetar")` in a session, for reading and for writing.
+
+    This works for each of several sessions in a context, and repeatedly.
 
     Raises:
         MagnetarSparkError: this Spark is too old.
@@ -126,14 +129,14 @@ def register(spark: "SparkSession") -> None:
     except PySparkException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS" or not hasattr(spark, "_jvm"):
             raise
-        # Spark looks for the name in the session that is active, and then registers in this one.
+        # Spark looks up the name in the active session, and then registers in this one.
         with _active(spark):
             registration.register(MagnetarDataSource)
 
 
 @contextmanager
 def _active(spark: "SparkSession") -> Iterator[None]:
-    """Have the session be the active one for a while. It is none of Spark Connect."""
+    """Make the session the active one for a while. Not for sessions of Spark Connect."""
     sessions: Any = spark._get_j_spark_session_class(spark._jvm)
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)

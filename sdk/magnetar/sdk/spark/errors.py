@@ -1,10 +1,10 @@
-"""Errors of the Spark source and sink, and of the jobs. Those of reading are `magnetar.arrow`'s.
+"""Errors of the Spark source and sink, and of the jobs. Errors of reading are `magnetar.arrow`'s.
 
 MagnetarSparkError              the root: `magnetar.arrow.stored.errors.MagnetarArrowError`
-├── …                           what reading raises, see there
+├── …                           errors of reading, see there
 ├── RetryMismatchError          a retry of the sink with other rows than were stored
 └── PipelineError               a job cannot go on; one line that says what to do
-    ├── ArchiveError            a directory that is no archive, or one that is damaged
+    ├── ArchiveError            a directory that is not an archive, or one that is damaged
     └── ArchiveBusyError        another job has written to the archive at the same time
 """
 
@@ -47,11 +47,11 @@ _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 """Spark's own switch for its Python workers: report the error without the stack."""
 
 MagnetarSparkError = MagnetarArrowError
-"""The name that the root has in queries."""
+"""Name of the root error in queries."""
 
 
 class RetryMismatchError(MagnetarSparkError):
-    """A task that is tried again has other rows, or another order, than an attempt has stored."""
+    """A retried task has other rows, or another order, than a previous attempt has stored."""
 
 
 class PipelineError(MagnetarSparkError):
@@ -59,21 +59,21 @@ class PipelineError(MagnetarSparkError):
 
 
 class ArchiveError(PipelineError):
-    """What lies there is not what the archive's log says."""
+    """Files of an archive do not match its log."""
 
 
 class ArchiveBusyError(PipelineError):
-    """Somebody else has committed: two jobs work on one archive."""
+    """Another job has committed: two jobs work on one archive."""
 
     retryable = True
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Have Spark report our errors by their one line, not by the stack of a Python process.
+    """Make Spark report errors of this package in one line, without a Python stack.
 
-    Spark formats the error after it has left our code, and ends the process then: switching the
-    stack off for that process hides the stack of this error and of no other.
+    Spark formats the error after it has left this context, and then ends the process. Hiding the
+    stack for the process thus affects this error only.
     """
     try:
         yield

@@ -1,9 +1,9 @@
-"""Whether segments of scalable topics are there that a query has not read. Pure.
+"""Checks that segments of scalable topics with unread data still exist. Pure.
 
-A segment that was read to its end leaves its topic when retention lets it go. One that goes before
-that is a loss, which the query must notice, though nothing of the segment is left to look at: the
-offset says how far it was read, and the subscription of the query, which a split carries over to
-the children, says that nobody has taken it away.
+A segment that was read to its end leaves its topic when retention deletes it. If it leaves earlier,
+that is a loss, which the query must notice although the segment cannot be inspected any more. Two
+facts remain. The offset says how far the segment was read. And the query's subscription, which a
+split carries over to the children, shows that it retained the segment until the end.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,8 +18,10 @@ from magnetar.sdk.wire.topic_name import SEGMENT
 
 
 def is_empty_for_good(state: TopicState) -> bool:
-    """Whether a topic holds nothing and never will; one that was never used takes no subscription
-    any more."""
+    """Return whether a topic is empty and will never have messages.
+
+    One that was never used accepts no subscription any more.
+    """
     return state.has_ended and not state.ledgers
 
 
@@ -28,12 +30,12 @@ def check_gone(
 ) -> None:
     """Check a segment that the query has begun, and that has left its topic.
 
-    It had been read to the end of what was there. While the query's subscription was on it, it
-    cannot have gone with more than that: only expiry by a TTL, or an operator, moves that on. That
-    it was there to the end is seen on the segments that came of it.
+    The query had read it to its end at that time. While the query's subscription was on it, no
+    later messages can have been lost: only expiry by a TTL, or an operator, moves that
+    subscription. The descendants of the segment show whether the subscription was on it to the end.
 
     Raises:
-        DataLossError: messages went with it that the query has not read.
+        DataLossError: the segment had messages that the query has not read.
     """
     through, left = begun.topics[name], begun.entries_left.get(name, 0)
     if left or not _was_held(name, begun, order, states):
@@ -48,7 +50,7 @@ def check_gone(
 def _was_held(
     name: str, begun: QueryOffset, order: SegmentOrder, states: Mapping[str, TopicState]
 ) -> bool:
-    """Whether the query's subscription was on a segment until it went: all that came of it have
+    """Return whether the query's subscription was on a segment until its end: all descendants have
     it."""
     heirs = order.heirs(name, states)
     return bool(heirs) and all(
@@ -64,7 +66,7 @@ def check_new(order: SegmentOrder, begun: QueryOffset, states: Mapping[str, Topi
         DataLossError: one of them was trimmed since it was first seen, or before.
     """
     if order.name not in begun.epochs:
-        return  # The topic is new in the query: it begins with what there is.
+        return  # The topic is new in the query: it begins with what exists.
     for name in order.unread(begun.topics.keys()):
         state = states.get(name)
         if state is None or name in begun.topics or is_empty_for_good(state):
@@ -79,8 +81,9 @@ def check_new(order: SegmentOrder, begun: QueryOffset, states: Mapping[str, Topi
 def check_waiting(
     begun: QueryOffset, states: Mapping[str, TopicState], orders: Iterable[SegmentOrder]
 ) -> None:
-    """Check segments that were to be begun after others. One that has gone while the query's
-    subscription was on it, at its beginning, had no messages.
+    """Check segments that were to begin after others.
+
+    If one has gone while the query's subscription was at its beginning, it had no messages.
 
     Raises:
         DataLossError: one of them is gone, and was not read.
@@ -99,10 +102,10 @@ def check_waiting(
 
 
 def check_read(name: str, begun: QueryOffset, through: MessageId) -> None:
-    """Check a topic that is gone, and that a micro-batch ends in which was planned before.
+    """Check a topic that is gone, and that is in the end of an already planned micro-batch.
 
     Raises:
-        DataLossError: it is a segment, and the micro-batch has something of it.
+        DataLossError: the topic is a segment, and the micro-batch has messages of it.
     """
     is_segment = name.startswith(f"{SEGMENT}://")
     if is_segment and reach(begun.topics.get(name, BEFORE_FIRST)) < reach(through):

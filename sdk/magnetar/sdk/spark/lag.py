@@ -1,8 +1,8 @@
-"""How far a streaming query is behind its topics: in its progress, and for a listener.
+"""The lag of a streaming query behind its topics: in its progress, and for a listener.
 
-Spark asks a source after each micro-batch for the latest offset that there is, and shows what it
-gets in the progress of the query (`sources[…].latestOffset`). Ours says for each topic, or
-partition, where it ends and what the query has not read of it yet.
+After each micro-batch Spark asks a source for its latest offset, and shows it in the progress of
+the query (`sources[…].latestOffset`). This source reports, for each topic or partition, its end and
+the amount that the query has not read yet.
 """
 
 import json
@@ -31,60 +31,64 @@ _AMOUNTS = _ENTRIES, _MESSAGES, _BYTES = "entries", "messages", "bytes"
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """What a query has not read of a topic, or of a partition of one."""
+    """Unread data of a topic or partition."""
 
     topic: str
     entries: int
     messages: int
-    """About how many: an entry is a batch of its producer, and the topic's mean tells its size."""
+    """Approximate number: an entry is a batch of its producer, and the topic's mean gives its
+    size."""
     bytes: int
-    """About how many."""
+    """Approximate size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """What a query has not read of all its topics, as of a micro-batch."""
+    """Unread data of all topics of a query, as of a micro-batch."""
 
     query_id: str
-    """Identifies the query, over restarts."""
+    """Identifies the query across restarts."""
     query_name: str
-    """Empty: it has none."""
+    """Name of the query; empty if it has none."""
     batch_id: int
     topics: tuple[TopicLag, ...]
-    """In the order of their names; those with nothing to read among them."""
+    """In the order of their names, including those with nothing to read."""
 
 
 class LagListener(StreamingQueryListener):
-    """Hands on the lag of every query in the session after each of its micro-batches.
+    """Reports the lag of every query in the session after each of its micro-batches.
 
         spark.streams.addListener(LagListener(show))
 
-    Queries that read nothing by `format("magnetar")` are left out. The function is called in a
-    thread of Spark's, one event after the other, and is not to take long.
+    Queries without a source of `format("magnetar")` are left out. Spark calls the function in one
+    of its threads, one event after the other, so it should return quickly.
     """
 
     def __init__(self, on_lag: Callable[[QueryLag], object]) -> None:
         self._on_lag = on_lag
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet."""
+        """Ignore the start of a query: its lag is not known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Hand on what the progress says."""
+        """Report the lag in the progress."""
         lag = lag_of(event.progress)
         if lag is not None:
             self._on_lag(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing has changed since the last micro-batch."""
+        """Ignore an idle query: nothing has changed since the last micro-batch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The lag grows from here on unseen: watch the backlog of the query's subscription."""
+        """Ignore the end of a query. From here on, watch the backlog of the query's
+        subscription."""
 
 
 def lag_of(progress: StreamingQueryProgress) -> QueryLag | None:
-    """The lag that a progress tells, a listener's or `query.lastProgress`; None: none of the
-    query's sources is ours, or none has told it yet."""
+    """Return the lag in a progress, from a listener or `query.lastProgress`.
+
+    Returns None if none of the query's sources is of this package, or none has reported a lag yet.
+    """
     told = json.loads(progress.json)
     topics = [lag for source in told["sources"] for lag in _lags_in(source)]
     if not topics:
@@ -112,8 +116,10 @@ def _lags_in(source: Mapping[str, Any]) -> Sequence[TopicLag]:
 def report_of(
     states: Mapping[str, TopicState], read_to: Mapping[str, MessageId]
 ) -> dict[str, object]:
-    """The latest offset, for the progress of a query that reads as far as `read_to`. Topics with
-    nothing behind that are left out of `behind`."""
+    """Return the latest offset, for the progress of a query that reads up to `read_to`.
+
+    Topics with nothing after that are left out of `behind`.
+    """
     starts = {name: read_to.get(name, BEFORE_FIRST) for name in states}
     every = unread(states, starts, {name: state.end for name, state in states.items()})
     return {

@@ -1,4 +1,4 @@
-"""Slices as the partitions that Spark pickles and hands to its tasks."""
+"""Slices as the partitions that Spark pickles and gives to its tasks."""
 
 from collections.abc import Sequence
 
@@ -12,22 +12,22 @@ class SlicePartition(Slice, InputPartition):
 
 
 class JoinedPartition(InputPartition):
-    """Several slices for a task: small ones, each of which would not be worth a task."""
+    """Several slices for a task: small ones that are not worth a task each."""
 
     def __init__(self, slices: tuple[Slice, ...]) -> None:
-        """`slices`: read one behind the other."""
+        """`slices` are read one after the other."""
         self.slices = slices
 
 
 def partition_of(slices: Sequence[Slice]) -> InputPartition:
-    """What a task reads, one slice behind the other."""
+    """Return the partition of a task, which reads these slices one after the other."""
     if len(slices) == 1:
         return SlicePartition(**vars(slices[0]))
     return JoinedPartition(tuple(slices))
 
 
 def slices_of(partition: InputPartition) -> tuple[Slice, ...]:
-    """What a task reads."""
+    """Return the slices of a task."""
     if isinstance(partition, JoinedPartition):
         return partition.slices
     assert isinstance(partition, SlicePartition)

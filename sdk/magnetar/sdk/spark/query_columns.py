@@ -1,7 +1,7 @@
-"""What makes the columns that a query asks for.
+"""Makers of the columns that a query selects.
 
-It may ask for columns of the topic's schema, all of them or some, for the bytes or the text of
-values, and for a record as one struct.
+A query may select columns of the topic's schema, all or some of them; the bytes or the text of
+values; and a record as one struct.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,14 @@ _RECORD_KINDS = ("JSON", "AVRO", protobuf_columns.KIND)
 """Schemas whose values may be records."""
 
 _TEXT_KINDS = ("BYTES", "STRING", "JSON")
-"""Schemas whose values may be asked for as text."""
+"""Schemas whose values may be selected as text."""
 
 
 def value_columns(wanted: StructType, schema: ValueSchema) -> ValueColumns:
-    """What makes the columns of the query that are no metadata.
+    """Return a maker of the query's columns that are not metadata.
 
     Raises:
-        SchemaMismatchError: columns that these values do not have, or of another type.
+        SchemaMismatchError: a column that these values do not have, or of another type.
     """
     _check_metadata(wanted)
     asked = [each for each in wanted.fields if each.name not in METADATA_NAMES]
@@ -67,7 +67,7 @@ def value_columns(wanted: StructType, schema: ValueSchema) -> ValueColumns:
 
 
 def wants_bytes_only(wanted: StructType) -> bool:
-    """Whether the query wants of values nothing but what is stored."""
+    """Return whether the query selects of the values only the stored bytes or text."""
     return all(
         each.name in METADATA_NAMES
         or (each.name == VALUE and isinstance(each.dataType, (BinaryType, StringType)))
@@ -76,13 +76,13 @@ def wants_bytes_only(wanted: StructType) -> bool:
 
 
 def _is_stored(each: StructField, schema: ValueSchema, known: Mapping[str, DataType]) -> bool:
-    """Whether it is the bytes as they are, and no column of the schema's."""
+    """Return whether a column has the stored bytes or text, and is not a column of the schema."""
     if each.name != VALUE:
         return False
     is_known = known.get(VALUE) == each.dataType
     if isinstance(each.dataType, StringType):
         return schema.kind in _TEXT_KINDS and not (schema.kind == "JSON" and is_known)
-    # A record may have a field of this name and type, which it is then.
+    # If a record has a field of this name and type, the column is that field.
     is_field = is_known and is_record(schema, value_type(schema))
     return isinstance(each.dataType, BinaryType) and not is_field
 
@@ -90,10 +90,10 @@ def _is_stored(each: StructField, schema: ValueSchema, known: Mapping[str, DataT
 def _whole_record(
     each: StructField, schema: ValueSchema, known: Mapping[str, DataType]
 ) -> StructType | None:
-    """The fields that it has as one column; None if it is a column of the schema's.
+    """Return the fields of a column that is a whole record; None if it is a column of the schema.
 
     Raises:
-        SchemaMismatchError: fields that the schema does not have, or of another type.
+        SchemaMismatchError: a field that the schema does not have, or of another type.
     """
     if each.name != VALUE or VALUE in known or schema.kind not in _RECORD_KINDS:
         return None
@@ -107,7 +107,7 @@ def _whole_record(
 def _key_and_value(
     asked: Sequence[StructField], schema: ValueSchema, known: Mapping[str, DataType]
 ) -> ValueColumns:
-    """Both columns of a KEY_VALUE, or the key; each as its schema says, or as its bytes."""
+    """Return a maker of both columns of a KEY_VALUE, or of the key; decoded, or as bytes."""
     parts = {KEY_PART: schema.key or ValueSchema(), VALUE: schema.value or ValueSchema()}
     for each in asked:
         if each.name in parts and isinstance(each.dataType, BinaryType):
@@ -132,10 +132,10 @@ def _check_metadata(schema: StructType) -> None:
 
 
 def _check_field(each: StructField, known: Mapping[str, DataType], schema: ValueSchema) -> None:
-    """Whether a column that a query wants is one of the `known` ones of the schema.
+    """Check that a column of the query is one of the `known` ones of the schema.
 
     Raises:
-        SchemaMismatchError: it is not, or of another type.
+        SchemaMismatchError: the column is unknown, or has another type.
     """
     asked = f"column {each.name} of type {each.dataType.simpleString()}"
     if schema.kind == "BYTES":
@@ -154,7 +154,7 @@ def _check_field(each: StructField, known: Mapping[str, DataType], schema: Value
 
 
 class _Joined:
-    """Columns that are made in several ways, or none."""
+    """Columns of several makers, or of none."""
 
     def __init__(self, made: Sequence[ValueColumns]) -> None:
         self._made = made

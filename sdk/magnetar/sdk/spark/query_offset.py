@@ -1,7 +1,7 @@
 """The offset of a streaming query, as Spark logs it in the checkpoint. Pure.
 
-It is `{topic: "ledger:entry"}` per topic, or partition or segment of one, and what the next process
-of the query has to know beside that.
+It has `{topic: "ledger:entry"}` for each topic, partition or segment, and further facts that the
+next process of the query needs.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from magnetar.sdk.spark.errors import OffsetError
 
 SLICES_KEY = "sliceEntries"
 SUBSCRIPTION_KEY = "subscription"
-"""Beside the topics of an offset: the subscription that holds what the query may still need. It is
-part of the offset so that a restarted query finds its own."""
+"""Key of the subscription that retains what the query may still need, beside the topics of an
+offset. With it a restarted query finds its own subscription."""
 LEFT_KEY = "entriesLeft"
 REMOVED_KEY = "removedThrough"
 JOINED_KEY = "joined"
@@ -25,26 +25,28 @@ EPOCHS_KEY = "layoutEpochs"
 
 @dataclass(frozen=True)
 class QueryOffset:
-    """What Spark logs of a query: how far it has read, and who holds the rest."""
+    """The logged state of a query: how far it has read, and the subscription that retains the
+    rest."""
 
     topics: Mapping[str, MessageId]
     subscription: str = ""
     slice_entries: Mapping[str, int] = field(default_factory=dict)
-    """How the micro-batch that ends here is cut, by topic; see `planning.slice_entries`."""
+    """Entries per slice of the micro-batch that ends here, by topic; see
+    `planning.slice_entries`."""
     entries_left: Mapping[str, int] = field(default_factory=dict)
-    """How many entries were behind the offset in its ledger, of topics that had any: with the
-    ledger they are gone, and nothing else tells of them then."""
+    """Number of entries after the offset in its ledger, for topics with any. If the ledger is
+    deleted, this is the only record of them."""
     removed_through: Mapping[str, int] = field(default_factory=dict)
-    """The last ledger that had been removed by then, of topics of which nothing has been read; -1:
-    none. One that goes later is a loss. Segments that are begun later are among them."""
+    """The last ledger that had been trimmed by then, for topics that were not read yet; -1 if none.
+    A later trim is a loss. Segments that begin later are included."""
 
     joined: Mapping[str, int] = field(default_factory=dict)
-    """Topic -> number of the task that reads it with others in the micro-batch that ends here; see
+    """Topic -> number of the shared task that reads it in the micro-batch that ends here; see
     `planning.joined_topics`. Empty in a checkpoint from before that was logged."""
     ended: frozenset[str] = frozenset()
-    """Segments that were read to their ends, and are named until what came of them is begun."""
+    """Segments that were read to their ends, and stay named until their children have begun."""
     epochs: Mapping[str, int] = field(default_factory=dict)
-    """Scalable topic -> epoch of its layout then; no older one is taken."""
+    """Scalable topic -> epoch of its layout then; an older layout is not accepted."""
 
     def to_json(self) -> dict[str, object]:
         found: dict[str, object] = {
@@ -55,7 +57,7 @@ class QueryOffset:
             REMOVED_KEY: dict(sorted(self.removed_through.items())),
             JOINED_KEY: dict(sorted(self.joined.items())),
         }
-        # Offsets of other topics stay as older versions wrote them, to the byte.
+        # Offsets without scalable topics stay as older versions wrote them, byte for byte.
         if self.epochs:
             found[EPOCHS_KEY] = dict(sorted(self.epochs.items()))
         if self.ended:
@@ -64,9 +66,10 @@ class QueryOffset:
 
     @classmethod
     def from_json(cls, found: Mapping[str, object]) -> "QueryOffset":
-        """
+        """Parse an offset.
+
         Raises:
-            OffsetError: no offset of this source.
+            OffsetError: the offset is not from this source.
         """
         topics, subscription = found.get("topics"), found.get(SUBSCRIPTION_KEY, "")
         cuts, left = found.get(SLICES_KEY, {}), found.get(LEFT_KEY, {})

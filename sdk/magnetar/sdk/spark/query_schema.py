@@ -18,7 +18,7 @@ from magnetar.arrow.stored.topic_schema import value_schema_of
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
-    """The columns of a query: those of its topics' schema, and the metadata.
+    """Return the columns of a query: those of its topics' schema, and the metadata.
 
     Raises:
         OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
@@ -28,8 +28,9 @@ def read_schema(options: Mapping[str, str]) -> StructType:
 
 
 def archived_schema(options: Mapping[str, str]) -> StructType:
-    """The columns of an archive: the fields of JSON and AVRO, and of every other schema the bytes,
-    out of which a replay makes the same messages.
+    """Return the columns of an archive: the fields of JSON and AVRO; the bytes for other schemas.
+
+    A replay makes identical messages of them.
 
     Raises:
         OptionError, TopicNotFoundError, SchemaMismatchError, UnreachableError
@@ -50,10 +51,10 @@ def archived_schema(options: Mapping[str, str]) -> StructType:
 def query_values(
     driver: SourceDriver, topics: Iterable[str], options: SourceOptions, *, bytes_do: bool = False
 ) -> ValueSchema:
-    """The schema of the values of a query: the topics' own, or bytes if the options say so.
+    """Return the schema of a query's values: the topics' own, or bytes if the options say so.
 
     Raises:
-        SchemaMismatchError: the topics have different ones, and bytes do not do.
+        SchemaMismatchError: the topics have different schemas, and bytes are not enough.
         UnreachableError, RefusedError
     """
     if options.takes_bytes_only:
@@ -72,13 +73,13 @@ def _value_schema(options: SourceOptions) -> ValueSchema:
 
 
 def spark_schema(columns: Iterable[pa.Field]) -> StructType:
-    """Columns as Spark has them."""
+    """Convert columns to Spark's types."""
     return from_arrow_schema(pa.schema(list(columns)), prefer_timestamp_ntz=True)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Columns as Spark wants batches to be, to the letter."""
+    """Convert columns to the exact form that Spark requires of batches."""
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except TypeError:
-        return to_arrow_schema(schema)  # Spark 4.1 takes UTC without being told
+        return to_arrow_schema(schema)  # Spark 4.1 uses UTC without the argument

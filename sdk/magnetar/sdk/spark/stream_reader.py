@@ -1,9 +1,9 @@
 """Reading topics in a streaming query.
 
-Spark keeps one process on the driver for each streaming query, which calls all of `StreamReader`
-but `read`; that runs on executors. The checkpoint is the truth: after a restart Spark may ask for
-the slices between two offsets of its log before it asks anything else, and what the process knew
-before is gone.
+Spark keeps one process on the driver for each streaming query. It calls all methods of
+`StreamReader` except `read`, which runs on executors. The checkpoint is the truth: after a restart
+Spark may first ask for the slices between two offsets of its log. The state of the previous process
+is gone then.
 """
 
 import random
@@ -48,11 +48,11 @@ from magnetar.sdk.spark.query_offset import QueryOffset
 from magnetar.sdk.spark.query_schema import query_values
 
 _LIMITED = (1 << 63) - 1
-"""Stands for limits of our own in what Spark is told of them: it only hands it back."""
+"""Limit that Spark gets in place of the source's own limits; Spark only passes it back."""
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader of a streaming query.
+    """Return the reader of a streaming query.
 
     Raises:
         OptionError
@@ -61,7 +61,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query: on the driver with everything, on executors with `read` alone."""
+    """One query: on the driver with all its state, on executors with `read` alone."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -70,39 +70,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold: Hold | None = None
         self._value_schema: ValueSchema | None = None
         self._states: dict[str, TopicState] = {}
-        """Of the last look, for the slices that are planned right after it."""
+        """Topics of the last look, for the slices that are planned right after it."""
         self._target: dict[str, MessageId] | None = None
-        """Where a query that takes what is available now will end."""
+        """End of a query that reads what is available now."""
         self._beginning: dict[str, Any] | None = None
-        """What Spark was told of the beginning of the query."""
+        """The initial offset that Spark got."""
         self._began_at: Mapping[str, MessageId] | None = None
         self._planned_from: Mapping[str, MessageId] | None = None
-        """Where the last micro-batch began that this process has planned."""
+        """Start of the last micro-batch that this process has planned."""
         self._planned_end: Mapping[str, MessageId] | None = None
         self._done_through: Mapping[str, MessageId] | None = None
-        """As Spark has said last, by `commit`."""
+        """The last end that Spark has reported by `commit`."""
         self._left: dict[str, MessageId] = {}
-        """Segments that no offset names any more, to be released at these places: their ends."""
+        """Segments that no offset names any more, with the positions to release them at: their
+        ends."""
         self._has_released = False
-        """What offsets of earlier processes do not name any more was looked at."""
+        """Whether segments that earlier processes left behind were looked up."""
         self._clock: Clock = SystemClock()
         self._new_at_s = self._clock.monotonic_s()
-        """When there was something new last."""
+        """Time of the last new data."""
         self._delay = BatchDelay(options.limits, self._clock)
         self._read_to: Mapping[str, MessageId] = {}
-        """Where the micro-batch ends that was last spoken of; for the lag."""
+        """End of the last micro-batch that was returned; for the lag."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """For executors: without what only a driver has."""
+        """Return the state for executors, without what only a driver has."""
         return {"_options": self._options, "_schema": self._schema}
 
     # On the driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """Spark does not log this, but asks again when it runs the first micro-batch: it gets the
-        same answer, or a query that begins at the end would pass over what came in between. A
-        process that is restarted in that micro-batch has no answer of before: a query that begins
-        at the end begins behind it then. One subscription holds all from the first time on.
+        """Return the start of the query.
+
+        Spark does not log this offset, but asks again when it runs the first micro-batch. The
+        answer must be the same, or a query that begins at the end would miss messages in between. A
+        process that restarts within that micro-batch has lost the answer. A query that begins at
+        the end then begins at the new end. One subscription retains everything from the first time
+        on.
         """
         if self._beginning is not None:
             return self._beginning
@@ -159,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ended = frozenset(name for name in done_names(ends, states) if driver.order_of(name))
             if ends == begun.topics and ended == begun.ended:
                 self._release_idle(begun, states)
-                return start  # Spark compares the whole of it to see whether there is anything new
+                return start  # Spark compares the whole offset to see whether there is new data
             self._new_at_s = self._clock.monotonic_s()
             self._left.update(
                 (name, states[name].end)
@@ -174,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return replace(offset, ended=ended, epochs=_epochs(driver)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the progress of the query alone: nobody reads this back."""
+        """Return the lag for the progress of the query; Spark does not use it otherwise."""
         return report_of(self._states, self._read_to) if self._states else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -182,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begun, ended = QueryOffset.from_json(start), QueryOffset.from_json(end)
             driver = self._started()
             if self._planned_from is None and not self._states:
-                self._began_at = begun.topics  # after a restart, with what Spark has logged
+                self._began_at = begun.topics  # after a restart, from Spark's log
             self._planned_from, self._planned_end = begun.topics, ended.topics
             if begun.subscription != ended.subscription:
                 begun = self._restarted(begun, ended)
@@ -191,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 name not in states or reach(states[name].end) < reach(through)
                 for name, through in ended.topics.items()
             ):
-                # After a restart: these offsets were planned by a process that is gone.
+                # After a restart: another process has planned these offsets.
                 states = self._looked(begun, epochs=ended.epochs)
             ended = _without_passed(driver, begun, ended)
             self._check_reaches(begun, ended, states)
@@ -218,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Here, not above: the driver, whose process is a new one for each query, never reads.
+        # Imported here: the driver, whose process is a new one for each query, never reads.
         from magnetar.sdk.spark.tasks import read_slices
 
         return read_slices(self._schema, slices_of(partition))
@@ -236,8 +240,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._hold
 
     def _restarted(self, begun: QueryOffset, ended: QueryOffset) -> QueryOffset:
-        """Of a first micro-batch that another process has planned: its end was logged with the
-        subscription of then. The one that came with the beginning is not needed."""
+        """Adopt the subscription of a first micro-batch that another process has planned.
+
+        Its end was logged with the subscription of that process. The subscription of the new
+        beginning is not needed.
+        """
         if not self._options.subscription:
             self._held(begun.subscription).drop({**begun.topics, **begun.removed_through})
         return replace(begun, subscription=ended.subscription)
@@ -248,22 +255,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts: Mapping[str, MessageId],
         ends: Mapping[str, MessageId],
     ) -> Mapping[str, MessageId]:
-        """Where the next micro-batch ends; where it begins, if it waits for more.
+        """Return the end of the next micro-batch; its start if the micro-batch waits for more data.
 
-        What is in segments that wait for others counts as there: these others get no more. A query
-        that takes what is available now waits for nothing: more need not come.
+        Data in segments that wait for others counts: those others get no more. A query that reads
+        what is available now never waits: more data may never come.
         """
         limits = self._options.limits
         if self._target is None and limits.has_minimum:
             every = {name: max(starts[name], each.end, key=reach) for name, each in states.items()}
             if self._delay.puts_off(in_sum(unread(states, starts, every))):
-                self._new_at_s = self._clock.monotonic_s()  # It is not idle.
+                self._new_at_s = self._clock.monotonic_s()  # The query is not idle.
                 return {name: starts[name] for name in ends}
         return limited_ends(states, starts, ends, limits) if limits.has_maximum else ends
 
     def _release_left(self, done: QueryOffset, hold: Hold) -> None:
-        """Hold nothing of segments that were read to their ends and are named no more. Those of
-        earlier processes are looked at once: a crash may have come before their commit."""
+        """Release segments that were read to their ends and are not named any more.
+
+        Those of earlier processes are looked up once: a crash may have come before their commit.
+        """
         driver = self._started()
         passed = {
             name for order in driver.orders.values() for name in order.passed(done.topics.keys())
@@ -282,17 +291,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             del self._left[name]
 
     def _release_idle(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> None:
-        """Hold nothing of a query that has read everything: `commit` of its last micro-batch comes
-        when there is another one, and a backlog quota by age may keep that from ever coming.
+        """Release everything if the query has read everything and is idle.
 
-        Spark asks for what is behind a micro-batch when it has logged that this is done. Not so
-        when it tracks progress asynchronously; it has said then, by `commit`, no more than that
-        some earlier one is. So where the last one began must be known to be done.
+        The `commit` of its last micro-batch comes only when there is another one, and a backlog
+        quota by age may prevent that for ever.
+
+        Spark asks for the offset after a micro-batch once it has logged that the micro-batch is
+        done. With asynchronous progress tracking it asks earlier; `commit` then only confirms some
+        earlier micro-batch. The start of the last micro-batch must therefore be known to be done.
         """
         if self._planned_from not in (None, self._done_through, self._began_at):
             return
         idle_s = self._clock.monotonic_s() - self._new_at_s
-        # By the trigger that takes what is available now, this is the last look for long.
+        # With the trigger that reads what is available now, this is the last look for a long time.
         if self._target is None and idle_s < self._options.idle_release_s:
             self._release_done(begun, states)
             return
@@ -302,11 +313,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._release_left(begun, hold)
 
     def _release_done(self, done: QueryOffset, states: Mapping[str, TopicState]) -> None:
-        """Release a micro-batch that is done, but for what the next one may need of it. An idle
-        query does so as soon as it is logged; `commit`, which comes later, finds nothing to do.
+        """Release a micro-batch that is done, except for what the next one may need of it.
 
-        Where a subscription stands at the end of that micro-batch, it may be this that has put it
-        there: all goes free only of a topic that the micro-batch had nothing of.
+        An idle query does so as soon as the micro-batch is logged; the later `commit` then finds
+        nothing to do. A subscription at the end of that micro-batch may be there because of this
+        method. So a topic is released completely only if the micro-batch had nothing of it.
         """
         hold = self._held(done.subscription)
         is_last = done.topics == self._planned_end
@@ -314,7 +325,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, through in done.topics.items():
             if name not in states:
                 continue
-            if name in done.ended:  # No message in chunks goes on in another segment.
+            if name in done.ended:  # No chunked message continues in another segment.
                 moved[name] = through
                 continue
             place = releasable(states[name], hold.stands_at(name), through)
@@ -337,14 +348,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _looked(
         self, begun: QueryOffset, *, epochs: Mapping[str, int] | None = None
     ) -> dict[str, TopicState]:
-        """The topics as they are now; what the query needs of them is held from here on.
+        """Return the topics as they are now, and retain what the query needs of them from here on.
 
         Args:
-            epochs: of layouts that must be known at least, beside those of the offset.
+            epochs: lowest epochs of layouts, beside those of the offset.
 
         Raises:
-            DataLossError: a topic was deleted, or trimmed, or is not named any more, and that is
-                not allowed.
+            DataLossError: a topic was deleted, or trimmed, or is no longer selected, and the
+                options do not allow it.
         """
         driver = self._started()
         seen = Begun(begun.topics.keys(), {**begun.epochs, **(epochs or {})})
@@ -364,9 +375,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_there(
         self, driver: SourceDriver, begun: QueryOffset, states: Mapping[str, TopicState]
     ) -> None:
-        """
+        """Check that everything the query has not read still exists.
+
         Raises:
-            DataLossError: something that the query has not read is gone, or is not named any more.
+            DataLossError: unread data is gone, or its topic is no longer selected.
         """
         for name, through in begun.topics.items():
             if name in begun.ended:
@@ -395,7 +407,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_waiting(begun, states, driver.orders.values())
 
     def _starts(self, begun: QueryOffset, states: Mapping[str, TopicState]) -> dict[str, MessageId]:
-        """Topics and partitions that are new are read from their beginning."""
+        """Return the start of each topic; new topics and partitions are read from their
+        beginning."""
         return {name: begun.topics.get(name, BEFORE_FIRST) for name in states}
 
     def _end(self, state: TopicState) -> MessageId:
@@ -406,10 +419,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_reaches(
         self, begun: QueryOffset, ended: QueryOffset, states: Mapping[str, TopicState]
     ) -> None:
-        """
+        """Check that topics reach as far as the end of a micro-batch.
+
         Raises:
-            DataLossError: a topic ends before what the checkpoint says was there. One without any
-                entry has lost nothing of this batch if the batch has nothing of it.
+            DataLossError: a topic ends before the position in the checkpoint. A topic without any
+                entry has lost nothing of this micro-batch if the micro-batch has nothing of it.
         """
         if not self._options.settings.fail_on_data_loss:
             return
@@ -441,7 +455,7 @@ def _offset(
     joined: Mapping[str, int] | None = None,
     removed: Mapping[str, int] | None = None,
 ) -> QueryOffset:
-    """With what will tell later whether something behind it is gone."""
+    """Return an offset with the facts that later reveal losses after it."""
     waiting = {name: BEFORE_FIRST for name in removed or () if name in states}
     left = {name: entries_left(states[name], at) for name, at in {**waiting, **topics}.items()}
     return QueryOffset(
@@ -460,14 +474,15 @@ def _offset(
 def _removed(
     states: Mapping[str, TopicState], names: Iterable[str], known: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The last ledger that had been removed of each topic when it was first seen."""
+    """Return, for each topic, the last ledger that had been trimmed when the topic was first
+    seen."""
     return {name: (known or {}).get(name, states[name].removed_through) for name in names}
 
 
 def _waiting(
     driver: SourceDriver, states: Mapping[str, TopicState], ends: Mapping[str, MessageId]
 ) -> list[str]:
-    """Segments with messages, or with messages to come, that are begun later."""
+    """Return segments that begin later, and have messages or may get some."""
     return [
         name
         for order in driver.orders.values()
@@ -477,8 +492,11 @@ def _waiting(
 
 
 def _without_passed(driver: SourceDriver, begun: QueryOffset, ended: QueryOffset) -> QueryOffset:
-    """The end of a micro-batch without segments that lie before where it begins: its beginning may
-    be a later one, when another process has planned the first micro-batch of a query."""
+    """Return the end of a micro-batch without segments that are before its start.
+
+    Its start may be later than planned, if another process has planned the first micro-batch of a
+    query.
+    """
     passed = {name for each in driver.orders.values() for name in each.passed(begun.topics.keys())}
     kept = {name: at for name, at in ended.topics.items() if name not in passed}
     return replace(ended, topics=kept)
@@ -489,13 +507,14 @@ def _epochs(driver: SourceDriver) -> dict[str, int]:
 
 
 def _check_kept(state: TopicState, begun: QueryOffset, stands_at: MessageId | None) -> None:
-    """
+    """Check that nothing after the offset of a topic is gone.
+
     Raises:
-        DataLossError: something behind the offset of the topic is gone.
+        DataLossError: something after the offset is gone.
     """
     through, left = begun.topics[state.name], begun.entries_left.get(state.name, 0)
     if through.ledger_id < 0:
-        # What had gone when this was logged was no part of the query.
+        # Ledgers that were gone when this was logged were never part of the query.
         removed_then = begun.removed_through.get(state.name, state.removed_through)
         if state.removed_through > removed_then:
             raise DataLossError(
@@ -510,8 +529,8 @@ def _check_kept(state: TopicState, begun: QueryOffset, stands_at: MessageId | No
             f"left"
         )
     if not state.ledgers:
-        # All of it may be behind an open transaction. But trimming leaves the last ledger that
-        # holds anything: with the subscription gone as well, this is another topic.
+        # All of it may be after an open transaction. But trimming leaves the last ledger that holds
+        # anything: with the subscription gone as well, this is another topic.
         if stands_at is None:
             raise DataLossError(
                 f"{state.name}: it is empty, and has no subscription of the query, which has read "
@@ -522,8 +541,8 @@ def _check_kept(state: TopicState, begun: QueryOffset, stands_at: MessageId | No
     known = {each.ledger_id: each.entries for each in state.ledgers}
     if through.ledger_id in known or through.ledger_id > state.ledgers[-1].ledger_id:
         return
-    # Its ledger was trimmed. That is as it should be if the query had read all of it: then its
-    # subscription has let it go, and stands where the checkpoint does, or at the next ledger.
+    # The ledger was trimmed. That is expected if the query had read all of it: its subscription has
+    # then released the ledger, and is at the position of the checkpoint, or at the next ledger.
     if left:
         raise DataLossError(
             f"{state.name}: ledger {through.ledger_id} was trimmed, and the query has read it up "

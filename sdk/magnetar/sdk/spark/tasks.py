@@ -14,7 +14,7 @@ from magnetar.sdk.spark.query_schema import arrow_schema
 
 
 def read_slices(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task's slices, in order.
+    """Yield the rows of a task's slices, in order.
 
     Raises:
         DataLossError: entries are gone, and `fail_on_data_loss` is set.
@@ -43,8 +43,7 @@ def _batches(schema: StructType, wanted: Sequence[Slice]) -> Iterator[pa.RecordB
 
 
 def _large(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches into larger ones: each batch costs the way to the JVM, however small it
-    is."""
+    """Join small batches: each batch has the fixed cost of a transfer to the JVM."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

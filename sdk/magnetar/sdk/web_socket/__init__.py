@@ -1,4 +1,4 @@
-"""Producers, consumers and readers over WebSocket, for places where only HTTP passes."""
+"""Producers, consumers and readers over WebSocket, for networks that pass only HTTP."""
 
 from magnetar.sdk.web_socket.client import WebSocketClient
 from magnetar.sdk.web_socket.consumer import WebSocketConsumer, WebSocketReader

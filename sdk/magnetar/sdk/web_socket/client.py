@@ -1,10 +1,11 @@
-"""The client over WebSocket: the same messages and settings, where only HTTP passes.
+"""The client over WebSocket: the same messages and settings, for networks that pass only HTTP.
 
 async with WebSocketClient("ws://localhost:8080") as client:
     producer = await client.producer("orders")
     await producer.send(b"hello")
 
-What the interface does not have is not here: batches, schemas, seek, cumulative acknowledgement.
+The WebSocket interface has no batches, schemas, seek or cumulative acknowledgement, so neither has
+this client.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ S = TypeVar("S", WebSocketProducer, WebSocketConsumer, WebSocketReader)
 
 
 class WebSocketClient(Closing):
-    """A session per producer, consumer and reader; all are closed with it."""
+    """A client with a session per producer, consumer and reader; `close` ends all of them."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class WebSocketClient(Closing):
         self._closed = False
         make_tls = None
         if parsed.scheme == "wss":
-            tls_context(chosen)  # What cannot be used is told now.
+            tls_context(chosen)  # Unusable files are reported now.
             make_tls = partial(renewed_tls_context, chosen)
         self._context = WebSocketContext(
             base_url=url.rstrip("/"),
@@ -71,7 +72,13 @@ class WebSocketClient(Closing):
     async def producer(
         self, topic: str, settings: ProducerSettings | None = None
     ) -> WebSocketProducer:
-        """Raises: TopicNameError; ServiceError: refused; BrokerUnavailableError; and others."""
+        """Create a producer.
+
+        Raises:
+            TopicNameError
+            ServiceError: the broker refused.
+            BrokerUnavailableError, and others.
+        """
         name = self._parse(topic)
         return await self._start(
             WebSocketProducer(self._context, name, settings or ProducerSettings())
@@ -80,7 +87,11 @@ class WebSocketClient(Closing):
     async def consumer(
         self, topic: str, subscription: str, settings: ConsumerSettings | None = None
     ) -> WebSocketConsumer:
-        """Raises: as `producer`."""
+        """Create a consumer.
+
+        Raises:
+            As `producer`.
+        """
         name = self._parse(topic)
         chosen = settings or ConsumerSettings()
         return await self._start(WebSocketConsumer(self._context, name, subscription, chosen))
@@ -91,7 +102,11 @@ class WebSocketClient(Closing):
         start: MessageId = MessageId.EARLIEST,
         settings: ReaderSettings | None = None,
     ) -> WebSocketReader:
-        """A reader that begins behind `start`. Raises: as `producer`."""
+        """Create a reader that begins after `start`.
+
+        Raises:
+            As `producer`.
+        """
         name = self._parse(topic)
         chosen = settings or ReaderSettings()
         return await self._start(WebSocketReader(self._context, name, start, chosen))
@@ -102,7 +117,7 @@ class WebSocketClient(Closing):
         await asyncio.gather(*(each.close() for each in list(self._open)))
 
     async def _start(self, session: S) -> S:
-        self._open[session] = None  # while it starts, too: who closes the client closes it
+        self._open[session] = None  # so that `close` also ends a session that still starts
         try:
             await session.start()
         except BaseException:

@@ -1,8 +1,8 @@
 """Consumers and readers over WebSocket.
 
-The server sends as many messages as we permit (pull mode); half a queue that was taken is permitted
-again. After a reconnect it sends again what was not acknowledged: what lies here is dropped. A
-reader goes on behind the last message that was taken.
+The server sends as many messages as it has permits for (pull mode). A consumer grants new permits
+when half of its queue was taken. After a reconnect the server sends unacknowledged messages again,
+and the messages in the queue are dropped. A reader continues after the last message that was taken.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 
 class _Receiving(Closing):
-    """What consumers and readers have in common: messages, and who waits for them."""
+    """Common part of consumers and readers: the queue of messages, and waiting for them."""
 
     def __init__(self, context: WebSocketContext, topic: TopicName) -> None:
         self.topic = str(topic)
@@ -40,11 +40,18 @@ class _Receiving(Closing):
         self._link: WebSocketLink
 
     async def start(self) -> None:
-        """Called once by the client. Raises: SdkError"""
+        """Open the session; called once by the client.
+
+        Raises:
+            SdkError
+        """
         await self._link.start()
 
     async def _next(self, timeout_s: float | None) -> WebSocketMessage:
-        """Takes when there is nothing left to wait for: a cancelled call loses none."""
+        """Return the next message; wait for it.
+
+        The message is taken only after the last wait, so a cancelled call loses none.
+        """
         async with asyncio.timeout(timeout_s):
             while not self._messages:
                 self._link.check_usable()
@@ -85,7 +92,7 @@ class _Receiving(Closing):
 
 
 class WebSocketConsumer(_Receiving):
-    """Made by `WebSocketClient.consumer`."""
+    """A consumer over WebSocket. Made by `WebSocketClient.consumer`."""
 
     def __init__(
         self,
@@ -104,7 +111,7 @@ class WebSocketConsumer(_Receiving):
         )
 
     async def receive(self, *, timeout_s: float | None = None) -> Message:
-        """The next message; waits for it.
+        """Return the next message; wait for it.
 
         Raises:
             TimeoutError: none came in time.
@@ -113,12 +120,12 @@ class WebSocketConsumer(_Receiving):
         return await self._next(timeout_s)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages for ever."""
+        """Yield messages for ever."""
         while True:
             yield await self._next(None)
 
     def acknowledge(self, what: Message | MessageId) -> None:
-        """Acknowledge one message. The interface has no answer to it, and no cumulative one."""
+        """Acknowledge one message. The interface does not answer it, and has no cumulative one."""
         self._link.check_usable()
         self._link.send(acknowledge_frame(id_text_of(what)))
 
@@ -127,12 +134,12 @@ class WebSocketConsumer(_Receiving):
             self.acknowledge(one)
 
     def negative_acknowledge(self, what: Message | MessageId) -> None:
-        """Ask for a message again, after `nack_delay_ms`."""
+        """Request redelivery of a message, after `nack_delay_ms`."""
         self._link.check_usable()
         self._link.send(negative_acknowledge_frame(id_text_of(what)))
 
     async def unsubscribe(self) -> None:
-        """Delete the subscription, and close. The interface does not say whether it was done."""
+        """Delete the subscription, and close. The interface does not report the result."""
         self._link.check_usable()
         self._link.send(UNSUBSCRIBE_FRAME)
         await self.close()
@@ -150,7 +157,7 @@ class WebSocketConsumer(_Receiving):
 
 
 class WebSocketReader(_Receiving):
-    """Made by `WebSocketClient.reader`."""
+    """A reader over WebSocket. Made by `WebSocketClient.reader`."""
 
     def __init__(
         self,
@@ -168,19 +175,24 @@ class WebSocketReader(_Receiving):
         self._link = self._make_link(self._url, f"reader of {topic}", lambda: None)
 
     async def read_next(self, *, timeout_s: float | None = None) -> Message:
-        """The next message; waits for it. Raises: as `WebSocketConsumer.receive`."""
+        """Return the next message; wait for it.
+
+        Raises:
+            As `WebSocketConsumer.receive`.
+        """
         return await self._next(timeout_s)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages for ever."""
+        """Yield messages for ever."""
         while True:
             yield await self._next(None)
 
     async def reached_end(self) -> bool:
-        """Whether the topic was terminated and everything in it was read.
+        """Return whether the topic was terminated and everything in it was read.
 
         Raises:
-            AlreadyClosedError, SdkError: the reader is closed; TimeoutError: no answer in time.
+            AlreadyClosedError, SdkError: the reader is closed.
+            TimeoutError: no answer in time.
         """
         self._link.check_usable()
         self._end = asyncio.get_running_loop().create_future()
@@ -201,7 +213,8 @@ class WebSocketReader(_Receiving):
         self._link.send(acknowledge_frame(message.id_text))
 
     def _url(self) -> str:
-        # The server sends what is behind this place: what lies here of it must not be taken too.
+        # The server sends all messages after this position: those in the queue must not be taken,
+        # too.
         self._messages.clear()
         parameters: dict[str, object] = {
             "messageId": self._position,

@@ -36,7 +36,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What came with a message, in the shape of an entry."""
+    """The data of a message, in the shape of an entry."""
 
     topic: str
     ledger_id: int
@@ -51,7 +51,7 @@ class _Entry:
 
 
 class WebSocketMessage(Message):
-    """A `Message` that came over WebSocket. Ids are opaque there: its text goes back unchanged."""
+    """A `Message` from WebSocket. Ids are opaque there: the text of an id goes back unchanged."""
 
     __slots__ = ("id_text",)
 
@@ -78,7 +78,7 @@ def publish_frame(
     event_time_ms: int | None,
     deliver_at_ms: int | None,
 ) -> str:
-    """A message for a producer session; the answer has the same context."""
+    """Encode a message for a producer session; the answer has the same context."""
     frame: dict[str, object] = {
         "payload": base64.b64encode(payload or b"").decode(),
         "context": context,
@@ -100,7 +100,11 @@ def publish_frame(
 
 
 def parse_outcome(text: str | bytes) -> Outcome:
-    """Raises: MalformedFrameError: no answer to a publish."""
+    """Parse the answer to a publish.
+
+    Raises:
+        MalformedFrameError: the frame is not such an answer.
+    """
     frame = _object(text)
     context = frame.get("context")
     if not isinstance(context, str):
@@ -111,7 +115,11 @@ def parse_outcome(text: str | bytes) -> Outcome:
 
 
 def parse_message(text: str | bytes, topic: str) -> WebSocketMessage:
-    """Raises: MalformedFrameError: no message."""
+    """Parse a message.
+
+    Raises:
+        MalformedFrameError: the frame is not a message.
+    """
     frame = _object(text)
     id_text = frame.get("messageId")
     message_id = _message_id(id_text)
@@ -142,7 +150,7 @@ def parse_message(text: str | bytes, topic: str) -> WebSocketMessage:
 
 
 def is_end_answer(text: str | bytes) -> bool | None:
-    """Whether it says that the topic has ended; None: it is no such answer."""
+    """Return whether an answer says that the topic has ended; None if the frame is another one."""
     if b"endOfTopic" not in (text if isinstance(text, bytes) else text.encode()):
         return None
     end = _object(text).get("endOfTopic")
@@ -150,7 +158,7 @@ def is_end_answer(text: str | bytes) -> bool | None:
 
 
 def id_text_of(what: Message | MessageId) -> str:
-    """The id as the interface writes it."""
+    """Return the id in the interface's form."""
     if isinstance(what, WebSocketMessage):
         return what.id_text
     message_id = what if isinstance(what, MessageId) else what.message_id
@@ -174,7 +182,7 @@ IS_END_FRAME = '{"type":"isEndOfTopic"}'
 
 
 def refusal(status: int, body: str, what: str) -> ServiceError:
-    """The error for an upgrade that was refused with an HTTP status."""
+    """Return the error for an upgrade that was refused with an HTTP status."""
     text = f"{what}: HTTP {status}: {body.strip() or 'no reason given'}"
     if status == 503:
         return _unavailable(body)(text)
@@ -182,17 +190,17 @@ def refusal(status: int, body: str, what: str) -> ServiceError:
 
 
 def _unavailable(body: str) -> type[ServiceError]:
-    """What a 503 means: it has several causes, and only its text tells them apart.
+    """Return the error for a 503, which has several causes; only its text tells them apart.
 
-    Names of topics are left out of it: they may hold any word. What is not known passes by itself:
-    a broker that stops, or a proxy without one.
+    Names of topics are removed from the text first: they may contain any word. An unknown cause
+    passes by itself: a broker that stops, or a proxy without one.
     """
     reason = _WITH_SCHEME.sub("", body).lower()
     return next((kind for word, kind in _UNAVAILABLE if word in reason), ServiceNotReadyError)
 
 
 def busy(what: str, body: str, *, produces: bool) -> ServiceError:
-    """The error for HTTP 409."""
+    """Return the error for HTTP 409."""
     kind = ProducerBusyError if produces else ConsumerBusyError
     return kind(f"{what}: HTTP 409: {body.strip()}")
 

@@ -1,8 +1,8 @@
-"""One WebSocket session that comes back after a loss: connect, read, write, again.
+"""One WebSocket session that reconnects after a loss: connect, read, write, repeat.
 
-The server makes the producer, consumer or reader before it takes a connection, and forgets it with
-the connection. What to send again is for the user of the link to know: it is told of each opening.
-What all sessions of a client share is in its `WebSocketContext`.
+The server creates the producer, consumer or reader before it accepts a connection, and drops it
+with the connection. The user of the link decides what to send again: the link calls it after each
+opening. `WebSocketContext` has what all sessions of a client share.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 _log = logging.getLogger("magnetar.sdk")
 
 _FRAME_BYTES_MAX = 64 * 1024 * 1024
-"""Of what a server sends: the largest message in base64, with room."""
+"""Most bytes of a frame from the server: the largest message in base64, with room."""
 
 
 class Session(Protocol):
@@ -47,7 +47,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WebSocketContext:
-    """Passed to everything that a client makes."""
+    """The shared context of all sessions of a client."""
 
     base_url: str
     """`ws://host:port` or `wss://host:port`"""
@@ -59,10 +59,10 @@ class WebSocketContext:
     forget: Callable[[Session], None]
 
     async def headers(self) -> dict[str, str]:
-        """Make the headers that authenticate the client, with its current credentials.
+        """Return the headers that authenticate the client, with its current credentials.
 
         Raises:
-            CredentialsError: we have nothing to prove it.
+            CredentialsError: the client has no credentials.
         """
         method_name, data = await self.settings.current_credentials()
         if method_name == "token":
@@ -74,7 +74,7 @@ class WebSocketContext:
     def url(
         self, kind: str, topic: TopicName, parameters: dict[str, object], subscription: str = ""
     ) -> str:
-        """Where a session of this kind is: `producer`, `consumer` or `reader`."""
+        """Return the URL of a session of this kind: `producer`, `consumer` or `reader`."""
         parts = [
             topic.domain,
             topic.tenant,
@@ -92,7 +92,7 @@ def _text(value: object) -> str:
 
 
 class WebSocketLink:
-    """See the module's text."""
+    """A session that reconnects until it is closed, or the server refuses it for good."""
 
     def __init__(
         self,
@@ -105,10 +105,13 @@ class WebSocketLink:
         on_text: Callable[[str | bytes], None],
         on_failed: Callable[[], None],
     ) -> None:
-        """`url` is asked at each connection. `on_open` is called after each opening, `on_text` for
-        each frame, `on_failed` when it is over."""
+        """`url` is called for each connection.
+
+        `on_open` is called after each opening, `on_text` for each frame, `on_failed` when the link
+        is over.
+        """
         self.failure: SdkError | None = None
-        """Why it is over; None while it lives."""
+        """Why the link is over; None while it is alive."""
         self.name = name
         self._context = context
         self._url = url
@@ -129,7 +132,7 @@ class WebSocketLink:
         """Connect for the first time.
 
         Raises:
-            SdkError: the reason why it could not.
+            SdkError: the reason for the failure.
         """
         self._opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"magnetar {self.name}")
@@ -141,19 +144,23 @@ class WebSocketLink:
             raise
 
     def send(self, text: str) -> None:
-        """Send a frame on the present connection; with it what was not sent is forgotten."""
+        """Send a frame on the current connection. If that is lost, unsent frames are dropped."""
         if self._connection is not None:
             self._out.append(text)
             self._is_written.clear()
             self._has_out.set()
 
     def check_usable(self) -> None:
-        """Raises: SdkError: it is over."""
+        """Check that the link is not over.
+
+        Raises:
+            SdkError: the link is over.
+        """
         if self.failure is not None:
             raise self.failure
 
     async def flush(self) -> None:
-        """Wait until everything is handed to the system, or the connection is lost."""
+        """Wait until all frames are handed to the system, or the connection is lost."""
         if self._out and self._connection is not None:
             await self._is_written.wait()
 
@@ -168,7 +175,7 @@ class WebSocketLink:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         finally:
-            self._on_failed()  # whoever waits hears of it, even if we are cancelled
+            self._on_failed()  # waiting callers must be notified, even after a cancellation
 
     # -- inside
 
@@ -202,7 +209,7 @@ class WebSocketLink:
             await asyncio.sleep(backoff.next_s())
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """A defect of ours must not leave the user waiting for ever: it is told, and raised on."""
+        """Report a defect of the client, or its users would wait for ever."""
         defect = None if task.cancelled() else task.exception()
         if defect is None or self.failure is not None:
             return
@@ -213,7 +220,11 @@ class WebSocketLink:
         self._on_failed()
 
     def _is_over(self, error: SdkError, *, late: bool) -> bool:
-        """Before the first opening it gives up; afterwards only if no server will say otherwise."""
+        """Return whether to give up after an error.
+
+        Before the first opening, only retryable errors are retried, until the timeout. Afterwards,
+        all errors are, except those that no server will take back.
+        """
         opened = self._opened
         assert opened is not None
         if opened.done():
@@ -290,7 +301,7 @@ class WebSocketLink:
                 try:
                     await connection.send(self._out[0])
                 except ConnectionClosed:
-                    return  # whoever reads notices, and begins again
+                    return  # the reading task notices, and reconnects
                 self._out.popleft()
             self._is_written.set()
             self._has_out.clear()

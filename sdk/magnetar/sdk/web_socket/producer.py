@@ -1,4 +1,4 @@
-"""A producer over WebSocket. What has no answer is sent again after a reconnect, in order."""
+"""A producer over WebSocket. Unanswered messages are sent again after a reconnect, in order."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 
 class WebSocketProducer(Closing):
-    """Made by `WebSocketClient.producer`."""
+    """A producer over WebSocket. Made by `WebSocketClient.producer`."""
 
     def __init__(
         self, context: WebSocketContext, topic: TopicName, settings: ProducerSettings
@@ -23,9 +23,9 @@ class WebSocketProducer(Closing):
         self._context = context
         self._settings = settings
         self._next_number = 0
-        # By their context, in the order of their sending.
+        # By context, in the order of sending.
         self._pending: dict[str, tuple[str, asyncio.Future[MessageId]]] = {}
-        # Who waits has its turn before who comes later: messages leave in the order of the calls.
+        # The semaphore is fair: messages are sent in the order of the calls.
         self._room = asyncio.Semaphore(settings.pending_messages_max)
         url = context.url("producer", topic, _parameters(settings))
         self._link = WebSocketLink(
@@ -39,7 +39,11 @@ class WebSocketProducer(Closing):
         )
 
     async def start(self) -> None:
-        """Called once by the client. Raises: SdkError"""
+        """Open the session; called once by the client.
+
+        Raises:
+            SdkError
+        """
         await self._link.start()
 
     async def send(
@@ -51,12 +55,12 @@ class WebSocketProducer(Closing):
         event_time_ms: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> MessageId:
-        """Send a message and wait until it is stored. None is stored as no value at all.
+        """Send a message and wait until it is stored. A payload of None is stored as a null value.
 
-        Apache Pulsar's interface has no word for that, nor for keys of bytes: there they become an
+        Apache Pulsar's interface cannot express null values or keys of bytes: there they become an
         empty payload, and the text of their base64.
 
-        A cancelled call takes nothing back: the message may be stored all the same.
+        Cancelling the call does not take the message back: it may be stored nevertheless.
 
         Raises:
             SendTimeoutError: no answer in time; the outcome is unknown.
@@ -94,7 +98,11 @@ class WebSocketProducer(Closing):
             ) from None
 
     async def send_many(self, payloads: Iterable[bytes | None]) -> list[MessageId]:
-        """`send` for many, in their order; waits for all of them. Raises: as `send`"""
+        """Send many messages in order, and wait for all of them.
+
+        Raises:
+            As `send`.
+        """
         return await asyncio.gather(*(self.send(each) for each in payloads))
 
     async def close(self) -> None:
@@ -127,7 +135,7 @@ class WebSocketProducer(Closing):
                 future.set_exception(failure)
 
     def _end(self, context: str) -> "asyncio.Future[MessageId] | None":
-        """Wait for its answer no longer; who waited for it, if it was waited for."""
+        """Remove a pending message; return its future, if it was pending."""
         _, future = self._pending.pop(context, ("", None))
         if future is not None:
             self._room.release()
@@ -143,7 +151,7 @@ def _parameters(settings: ProducerSettings) -> dict[str, object]:
     if settings.compression.value != "none":
         parameters["compressionType"] = settings.compression.name
     if settings.batching and settings.batch_delay_ms:
-        # The server batches what it gets: only who waits for that on purpose is to wait.
+        # The server batches what it gets: ask it to wait only if the caller wants delayed batches.
         parameters |= {
             "batchingEnabled": True,
             "batchingMaxMessages": settings.batch_messages_max,

@@ -1,5 +1,5 @@
 """Three jobs around topics: archive, replay, rollup. Guide: docs/pipeline.md.
 
-Each module of them runs by itself, with `spark-submit FILE.py …` or `python -m MODULE …`; so does
+Each module runs by itself, with `spark-submit FILE.py …` or `python -m MODULE …`, and through
 `magnetar pipeline`.
 """

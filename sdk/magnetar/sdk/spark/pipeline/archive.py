@@ -1,13 +1,14 @@
-"""Archive: topics to Parquet, each message once, whatever is killed.
+"""Archive: topics to Parquet, each message exactly once, even across crashes.
 
-A streaming query on the source. Of each micro-batch the rows are written to a directory of its own,
-read back and counted, and then a commit makes them a part of the archive (`archive_log.py`). A
-batch that is run again finds its commit and does nothing; a directory without a commit is deleted
-at the next start. When a checkpoint is lost, a new query goes on by the archive's watermarks.
+The job is a streaming query on the source. It writes the rows of each micro-batch to a directory of
+their own, reads them back and counts them. Then a commit makes them a part of the archive
+(`archive_log.py`). A batch that is run again finds its commit and does nothing. A directory without
+a commit is deleted at the next start. When a checkpoint is lost, a new query continues from the
+archive's watermarks.
 
-A micro-batch adds a file for each topic and day in it. When there are many small ones of a topic
-and day, their rows are written again as one file, sorted by their place in the topic; one commit
-adds it and removes them (`compact`).
+A micro-batch adds a file for each of its topics and days. When a topic and day has many small
+files, their rows are rewritten as one file, sorted by their position in the topic. One commit adds
+it and removes them (`compact`).
 """
 
 import hashlib
@@ -52,9 +53,9 @@ from magnetar.sdk.spark.query_schema import archived_schema
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
 
 START_TIMEOUT_S = 600.0
-"""From the first batch until the start of the query has returned."""
+"""Longest time, in seconds, from the first batch until the start of the query has returned."""
 LOOK_S = 1
-"""How often the query is asked how far it is."""
+"""Seconds between two looks at the progress of the query."""
 
 _ID_PARTS = (StructField(LEDGER, LongType()), StructField(ENTRY, LongType()))
 _ID_FIELDS = (*_ID_PARTS, StructField(INDEX, IntegerType()))
@@ -66,28 +67,29 @@ FILES_MIN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """One run of the job."""
+    """Settings of one run of the job."""
 
     brokers: ClusterAddress
     output: str
     topics: str = ""
-    """With commas between; or"""
+    """Names separated by commas; alternative to `topics_pattern`."""
     topics_pattern: str = ""
     once: bool = True
-    """End when everything is archived that was there at the start; False: go on."""
+    """Whether to end when everything is archived that existed at the start."""
     interval_s: int = 60
-    """Between micro-batches, if it goes on."""
+    """Seconds between micro-batches, in a continuous job."""
     entries_max: int = 0
-    """Of a micro-batch; 0: no limit."""
+    """Most entries of a micro-batch; 0: no limit."""
     mode: str = FAILFAST
-    """What becomes of messages that cannot be read: the job ends, or they are left out. Rows
-    without their values, of PERMISSIVE, are no archive."""
+    """How to treat messages that cannot be read: the job ends, or they are left out. PERMISSIVE,
+    which gives rows without values, is not allowed in an archive."""
     checkpoint: str = ""
-    """Empty: in the archive's directory."""
+    """If empty, the checkpoint is in the archive's directory."""
     file_bytes: int = FILE_BYTES
-    """A file of this size is left alone, and the sum of those put together is not above it."""
+    """Limit of a merged file, in bytes. A file of this size is not merged."""
     files_min: int = FILES_MIN
-    """So many small files of a topic and day are put together; at the end of the job, two."""
+    """Number of small files of a topic and day that triggers a merge; at the end of the job, two
+    are enough."""
 
     def __post_init__(self) -> None:
         if bool(self.topics) == bool(self.topics_pattern):
@@ -97,7 +99,7 @@ class ArchiveSettings:
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings) -> ArchiveStore:
-    """Run the job; with `once` it returns when all is archived.
+    """Run the job; with `once`, return when everything is archived.
 
     Raises:
         PipelineError, StreamingQueryException
@@ -115,7 +117,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings) -> ArchiveStore:
 
 
 def show_archive(store: ArchiveStore) -> None:
-    """The summary: what is archived of each topic."""
+    """Show the summary: what is archived of each topic."""
     state = store.state
     rows = []
     for topic in sorted(state.watermarks):
@@ -166,13 +168,16 @@ def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) 
 
 
 def subscription_of(url: str) -> str:
-    """What holds the messages that are not archived yet. It follows from the archive alone: with a
-    lost checkpoint a random name would be lost too, and would hold messages for ever."""
+    """Return the subscription that retains the messages which are not archived yet.
+
+    Its name follows from the archive alone. A random name would be lost with the checkpoint, and
+    its subscription would retain messages for ever.
+    """
     return f"archive-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
 class _BatchWriter:
-    """Called by Spark with each micro-batch."""
+    """Writes each micro-batch; Spark calls it."""
 
     def __init__(self, spark: SparkSession, store: ArchiveStore, settings: ArchiveSettings) -> None:
         self._spark, self._store, self._settings = spark, store, settings
@@ -180,7 +185,7 @@ class _BatchWriter:
         self._is_known = threading.Event()
 
     def know(self, query: str) -> None:
-        """The id of the query, which there is only after its start."""
+        """Set the id of the query, which exists only after its start."""
         self._query = query
         self._is_known.set()
 
@@ -198,7 +203,7 @@ class _BatchWriter:
             TOPIC, DAY
         ).parquet(store.storage.at(directory))
         written = store.written(directory)
-        if not written.files:  # markers, beginnings of chunks, or all of it was archived before
+        if not written.files:  # markers, beginnings of chunks, or already archived
             store.storage.delete(directory)
         store.commit(
             Commit(add=written.files, query=name, batch_id=batch_id, watermarks=written.watermarks)
@@ -207,10 +212,11 @@ class _BatchWriter:
 
 
 def archive_rows(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFrame:
-    """Rows of the source as they are archived: with their topic, day, and place in the topic.
+    """Return rows of the source as they are archived: with their topic, day, and position in the
+    topic.
 
-    What the watermarks say is archived is left out, whichever batch of whichever query has it: one
-    whose checkpoint was lost reads from the beginning for as many batches as there are.
+    Rows up to the watermarks are left out, in any batch of any query: after the loss of a
+    checkpoint, a query reads archived messages again for many batches.
     """
     schema = StructType([*rows.schema.fields, *_ID_FIELDS])
     marks = {topic: astuple(mark) for topic, mark in watermarks.items()}
@@ -225,7 +231,7 @@ def archive_rows(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFr
 
 
 def _placed(batch: pa.RecordBatch, marks: Mapping[str, tuple[int, ...]]) -> pa.RecordBatch:
-    """With the parts of the ids as columns, and without the rows up to the marks."""
+    """Add the parts of the ids as columns, and remove the rows up to the marks."""
     ids = list(map(MessageIdData.FromString, batch.column(MESSAGE_ID).to_pylist()))
     places = [(each.ledgerId, each.entryId, each.batch_index) for each in ids]
     columns = [
@@ -283,7 +289,7 @@ def archive_arguments(arguments: list[str] | None = None) -> Chosen[ArchiveSetti
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """`spark-submit archive.py --service-url … --output …`."""
+    """Run `spark-submit archive.py --service-url … --output …`."""
     run_job("archive", archive_arguments(arguments), run)
 
 
@@ -298,10 +304,10 @@ def compact(
     *,
     only_full_groups: bool = False,
 ) -> int:
-    """Put small files together; returns how many became fewer.
+    """Merge small files; return how many were replaced.
 
     Raises:
-        ArchiveError: what was written does not have the rows of what it stands for.
+        ArchiveError: the new files do not have as many rows as those that they replace.
     """
     files_min = settings.files_min if only_full_groups else 2
     groups = choose_groups(store.state.files.values(), settings.file_bytes, files_min)
@@ -327,7 +333,8 @@ def compact(
 def choose_groups(
     files: Iterable[DataFile], file_bytes: int, files_min: int
 ) -> list[list[DataFile]]:
-    """Small files of one topic and day, the oldest first, that fit into one. Pure."""
+    """Return groups of small files of one topic and day, oldest first, each fitting into one file.
+    Pure."""
     small: defaultdict[tuple[str, str], list[DataFile]] = defaultdict(list)
     for each in sorted(files, key=lambda each: each.path):
         if each.size_bytes < file_bytes // 2:

@@ -1,4 +1,4 @@
-"""The log of an archive: which files it consists of, and how far each topic is in it. Pure.
+"""The log of an archive: its files, and how far each topic is archived. Pure.
 
 An archive is a directory:
 
@@ -6,10 +6,11 @@ An archive is a directory:
     data/commit=00000007-5f3a/topic=…/day=2013-01-01/part-….parquet
     checkpoint/                           of the streaming query
 
-A commit is one file, made at once and never changed; what it says is in the archive, and what no
-commit names is not. It holds JSON: `add` and `remove` (files), `batch` (query and id of the
-micro-batch, if it is one) and `watermarks`. Now and then a commit has `state` instead: all that
-those before it said, which are then deleted. A reader that does not know the `version` refuses.
+A commit is one file, written at once and never changed. Files that a commit adds are in the
+archive; files that no commit names are not. It holds JSON: `add` and `remove` (files), `batch`
+(query and id of the micro-batch, if it is one) and `watermarks`. Now and then a commit has `state`
+instead: the combined content of all previous commits, which are then deleted. A reader that does
+not know the `version` refuses.
 """
 
 import json
@@ -20,12 +21,12 @@ from magnetar.sdk.spark.errors import ArchiveError
 
 VERSION = 1
 COMMITS_PER_STATE = 50
-"""So many commits are read at the start, at most."""
+"""Most commits that are read at the start."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Watermark:
-    """The last message of a topic (or partition of one) that is archived; all before it are too."""
+    """The last archived message of a topic or partition; all before it are archived, too."""
 
     ledger_id: int
     entry_id: int
@@ -40,7 +41,7 @@ class DataFile:
     """One Parquet file."""
 
     path: str
-    """Below the archive's directory."""
+    """Path relative to the archive's directory."""
     topic: str
     day: str
     rows: int
@@ -49,34 +50,35 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one file of the log says."""
+    """The content of one file of the log."""
 
     add: tuple[DataFile, ...] = ()
     remove: frozenset[str] = frozenset()
     query: str = ""
     batch_id: int = -1
     watermarks: Mapping[str, Watermark] = field(default_factory=dict)
-    """Of the topics that the commit moves on."""
+    """New watermarks of the topics in this commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveState:
-    """What all commits together say."""
+    """The combined content of all commits."""
 
     next_commit: int = 0
     files: Mapping[str, DataFile] = field(default_factory=dict)
-    """By their paths."""
+    """Files by path."""
     watermarks: Mapping[str, Watermark] = field(default_factory=dict)
     query: str = ""
-    """The last one that has written."""
+    """The query that wrote last."""
     batch_id: int = -1
-    """Last batch of the query that wrote last; -1: none."""
+    """Last batch of that query; -1 if there is none."""
     commits_since_state: int = 0
 
     def after(self, commit: Commit) -> "ArchiveState":
-        """
+        """Return the state after a further commit.
+
         Raises:
-            ArchiveError: the commit does not fit: a file is added twice or removed and not there.
+            ArchiveError: the commit adds an existing file, or removes a missing one.
         """
         files = dict(self.files)
         for path in commit.remove:
@@ -97,7 +99,7 @@ class ArchiveState:
         )
 
     def holds(self, query: str, batch_id: int) -> bool:
-        """Whether a micro-batch is archived already."""
+        """Return whether a micro-batch is archived already."""
         return query == self.query and batch_id <= self.batch_id
 
     @property
@@ -114,7 +116,7 @@ def commit_name(number: int) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """The number of a commit's file; None: it is something else."""
+    """Return the number of a commit's file; None if it is another file."""
     stem, dot, suffix = name.partition(".")
     return int(stem) if dot and suffix == "json" and stem.isdigit() else None
 
@@ -132,7 +134,7 @@ def encode_commit(commit: Commit) -> str:
 
 
 def encode_state(state: ArchiveState) -> str:
-    """A commit that stands for all before it; `state.next_commit` is the one after it."""
+    """Encode a commit that replaces all before it; `state.next_commit` is the one after it."""
     return json.dumps(
         {
             "version": VERSION,
@@ -148,10 +150,10 @@ def encode_state(state: ArchiveState) -> str:
 
 
 def fold(commits: Iterable[tuple[int, str]]) -> ArchiveState:
-    """The state after commits, given as (number, text) in ascending order.
+    """Return the state after commits, given as (number, text) in ascending order.
 
     Raises:
-        ArchiveError: one is missing, cannot be read, or is of a newer release.
+        ArchiveError: a commit is missing, cannot be read, or is of a newer release.
     """
     state: ArchiveState | None = None
     for number, text in commits:
@@ -177,15 +179,15 @@ def fold(commits: Iterable[tuple[int, str]]) -> ArchiveState:
 
 
 def has_state(text: str) -> bool:
-    """Whether a commit stands for all before it."""
+    """Return whether a commit replaces all before it."""
     try:
         return "state" in json.loads(text)
     except (ValueError, TypeError):
-        return False  # damaged, as `fold` says
+        return False  # damaged: `fold` reports it
 
 
 def removed_by(text: str) -> frozenset[str]:
-    """The paths that a commit removes from the archive."""
+    """Return the paths that a commit removes from the archive."""
     return frozenset(json.loads(text).get("remove", ()))
 
 

@@ -1,11 +1,12 @@
-"""An archive on its storage: reading and writing its log, its files as one table.
+"""An archive on its storage: reads and writes its log, and reads its files as one table.
 
-Topics' schemas change, so a column is as wide as in any file (`widest`). Spark merges the columns
-of files only where types are equal. It reads a narrow one as a wide one if it is told to.
+Topics' schemas change, so a column has its widest type of all files (`widest`). Spark merges the
+columns of files only where types are equal. It reads a narrow type as a wide one if the schema says
+so.
 
-The jobs must run where their Parquet lies, on local disks, HDFS or object stores; so the log of an
-archive is read and written by the same file systems, by Hadoop's classes, and needs nothing but the
-session (`Storage`).
+The jobs run where their Parquet is: on local disks, HDFS or object stores. The log of an archive is
+therefore read and written through the same file systems, by Hadoop's classes, and needs nothing but
+the session (`Storage`).
 """
 
 import random
@@ -50,7 +51,7 @@ LOG, DATA, CHECKPOINT = "log", "data", "checkpoint"
 TOPIC, DAY, COMMIT = "topic", "day", "commit"
 """Columns that are in the paths of files instead of in the files."""
 LEDGER, ENTRY, INDEX = "__ledgerId", "__entryId", "__batchIndex"
-"""The parts of `__messageId`, so that rows can be put in order."""
+"""The parts of `__messageId`, for sorting rows."""
 ORDER = (TOPIC, LEDGER, ENTRY, INDEX)
 
 
@@ -63,10 +64,11 @@ class Written:
 
 
 class ArchiveStore:
-    """One writer at a time: who finds a commit of somebody else ends."""
+    """An archive with one writer at a time: a job that finds another job's commit ends."""
 
     def __init__(self, spark: SparkSession, directory: str) -> None:
-        """
+        """Load the state of an archive.
+
         Raises:
             ArchiveError: its log is damaged.
         """
@@ -75,7 +77,7 @@ class ArchiveStore:
         self.state = self._load()
 
     def commit(self, commit: Commit) -> None:
-        """Make it a part of the archive, and delete what it removes.
+        """Write a commit to the log, and delete the files that it removes.
 
         Raises:
             ArchiveBusyError: another job has committed.
@@ -95,32 +97,34 @@ class ArchiveStore:
                     self.storage.delete(f"{LOG}/{name}")
 
     def new_directory(self) -> str:
-        """Where the files of the next commit go."""
+        """Return the directory for the files of the next commit."""
         suffix = f"{random.Random().getrandbits(32):08x}"
         return f"{DATA}/{COMMIT}={self.state.next_commit:08d}-{suffix}"
 
     def remove_leftovers(self) -> int:
-        """Delete what jobs that were killed have left: directories that no commit names, and files
-        that the last one has removed. Returns how many directories.
+        """Delete leftovers of killed jobs; return the number of directories.
+
+        These are directories that no commit names, and files that the last commit has removed.
 
         Raises:
             ArchiveBusyError: another job has committed meanwhile.
         """
         for path in self._removed_last() - self.state.files.keys():
-            # Nobody finds them by the log; who reads the directory as a table finds rows twice.
+            # The log does not name them, but a reader of the directory as a table would find rows
+            # twice.
             self.storage.delete(path)
         used = {path.split("/")[1] for path in self.state.files}
         leftovers = [name for name in self.storage.names(DATA) if name not in used]
         if leftovers:
-            # A job that still runs looks like one that was killed. It must not commit what is
-            # deleted here: this takes the number that it would commit under, and ends it.
+            # A job that still runs looks like one that was killed. It must not commit the files
+            # that are deleted here: this commit takes its number, and thereby ends it.
             self.commit(Commit())
         for name in leftovers:
             self.storage.delete(f"{DATA}/{name}")
         return len(leftovers)
 
     def written(self, directory: str) -> Written:
-        """What was just written to a directory, as it reads back."""
+        """Return the files that were just written to a directory, as they read back."""
         if not any(name.startswith(f"{TOPIC}=") for name in self.storage.names(directory)):
             return Written((), {})
         counts = (
@@ -146,10 +150,10 @@ class ArchiveStore:
         return Written(tuple(sorted(found, key=lambda each: each.path)), marks)
 
     def read(self, files: Collection[DataFile] | None = None) -> DataFrame:
-        """Rows of all files, or of some, in no order.
+        """Return the rows of all files, or of some, in no particular order.
 
         Raises:
-            ArchiveError: there are none, or a column has types that do not go together.
+            ArchiveError: there are no files, or a column has incompatible types.
         """
         chosen = list(self.state.files.values() if files is None else files)
         if not chosen:
@@ -174,11 +178,11 @@ class ArchiveStore:
             text = self.storage.read(f"{LOG}/{commit_name(number)}")
             commits.append((number, text))
             if has_state(text):
-                break  # of those before it, a job that was killed may have deleted some
+                break  # a killed job may have deleted some of those before it
         return fold(reversed(commits))
 
     def _removed_last(self) -> frozenset[str]:
-        """What the last commit removes: before the next one all of it is deleted."""
+        """Return what the last commit removes: all of it is deleted before the next commit."""
         numbers = self._commit_numbers()
         if not numbers:
             return frozenset()
@@ -191,14 +195,14 @@ class ArchiveStore:
 
 
 _WIDER = ((IntegerType(), LongType()), (IntegerType(), DoubleType()), (FloatType(), DoubleType()))
-"""What Spark reads of Parquet as something wider."""
+"""Types in Parquet that Spark can read as a wider type."""
 
 
 def widest(schemas: list[StructType]) -> StructType:
-    """The columns of all, in the order of their first coming.
+    """Return the columns of all schemas, in the order of first occurrence.
 
     Raises:
-        ArchiveError: one is of types that are not the same, nor one wider than the other.
+        ArchiveError: a column has two types of which neither is wider than the other.
     """
     return reduce(_struct, schemas)
 
@@ -235,7 +239,7 @@ class Storage:
     """Files below one directory, named by paths relative to it."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        """`root`: a path or URL as Spark takes it."""
+        """`root` is a path or URL in Spark's form."""
         jvm: Any = spark._jvm
         self._jvm = jvm
         hadoop = jvm.org.apache.hadoop.fs
@@ -249,11 +253,11 @@ class Storage:
         return str(self._root.toString())
 
     def at(self, path: str) -> str:
-        """The whole URL of something below."""
+        """Return the full URL of a path below the directory."""
         return f"{self.url}/{path}"
 
     def names(self, directory: str) -> list[str]:
-        """What lies in a directory, sorted; nothing if it is not there."""
+        """Return the names in a directory, sorted; empty if the directory does not exist."""
         path = self._path(directory)
         if not self._files.exists(path):
             return []
@@ -267,10 +271,10 @@ class Storage:
             stream.close()
 
     def create(self, path: str, text: str) -> None:
-        """Write a file that must not be there: as a whole, or not at all.
+        """Write a file that must not exist yet: as a whole, or not at all.
 
         Raises:
-            ArchiveBusyError: it is there.
+            ArchiveBusyError: the file exists.
         """
         hadoop = self._jvm.org.apache.hadoop.fs
         target = self._path(path)
@@ -295,7 +299,7 @@ class Storage:
             raise
 
     def delete(self, path: str) -> None:
-        """A file or a whole directory; nothing happens if it is not there."""
+        """Delete a file or a whole directory; do nothing if it does not exist."""
         self._files.delete(self._path(path), True)
 
     def _unique(self) -> str:

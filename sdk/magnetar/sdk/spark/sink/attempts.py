@@ -1,28 +1,27 @@
-"""What every attempt of a task does alike: partitions, ends of entries, sequence ids. Pure.
+"""Rules that all attempts of a task share: partitions, ends of entries, sequence ids. Pure.
 
-**Partitions** follow the rules and hashes of the official clients. A message with a key goes where
-the hash of its key says, so that all of one key stay in order. One without goes round robin, a
-block at a time; the block is counted from the beginning of the task's batch, because a retry must
-come to the same partition for the same row.
+**Partitions** follow the rules and hashes of the official clients. A message with a key goes to the
+partition of the key's hash, so that all messages of a key stay in order. A message without a key
+goes round robin, a block at a time. The block is counted from the beginning of the task's batch,
+because a retry must choose the same partition for the same row.
 
 **Where entries end** depends on the items alone, counted from the first one of the batch, and not
-on how they arrive: every attempt of a task cuts alike. The broker takes or leaves whole entries, so
-an attempt that was thought dead and goes on adds nothing that overlaps with what another stored.
+on how they arrive: every attempt of a task cuts in the same places. The broker stores or drops
+whole entries. So an attempt that was thought dead and continues adds nothing that overlaps with
+what another stored.
 
-**Sequence ids** say how far a batch was written, and with which rows. A task of a query writes to a
-topic under a name that every attempt of it has, and the broker's deduplication keeps the highest
-sequence id stored under that name. The sink makes that one number the whole memory of a batch that
-was interrupted:
+**Sequence ids** say how far a batch was written, and with which rows. All attempts of a task of a
+query write to a topic under one name, and the broker's deduplication keeps the highest sequence id
+stored under that name. This number is the sink's only memory of an interrupted batch:
 
     bit 62 … 43   batch id, modulo 2^20 (higher bits are in the producer's name)
     bit 42 … 15   rows of the batch stored so far, by this task on this topic
     bit 14 …  0   checksum of those rows: CRC32C of their encoding, folded to 15 bits
 
-The numbers ascend, as deduplication needs: within a batch by rows, then from batch to batch.
-An attempt that comes later is told the number when it attaches, once no write under the name is
-under way. It skips the rows that are stored. The checksum says whether the rows it skips are those
-that are stored: position alone would drop rows that were never written if a retry brought them in
-another order.
+The numbers ascend, as deduplication requires: within a batch by rows, then from batch to batch. A
+later attempt gets the number when it attaches, once no write under the name is outstanding. It
+skips the rows that are stored. The checksum shows whether the skipped rows are the stored ones.
+Position alone would drop rows that were never written if a retry brought them in another order.
 """
 
 from bisect import bisect_right
@@ -47,7 +46,7 @@ class Router:
     """Gives each row of a topic its partition. One for each topic and task."""
 
     def __init__(self, partitions: int, *, first: int, murmur: bool) -> None:
-        """`first`: where rows without a key begin, so that tasks do not all begin alike."""
+        """`first` is the partition where rows without a key begin; it differs between tasks."""
         assert partitions > 0
         self._partitions = partitions
         self._first = first
@@ -55,7 +54,7 @@ class Router:
         self._hash: Callable[[bytes], int] = murmur3_hash if murmur else _java_hash
 
     def route(self, key: pa.Array | None, rows: int) -> pa.Array:
-        """int32 partition of each row, in the order of the rows."""
+        """Return the int32 partition of each row, in the order of the rows."""
         at, self._rows = self._rows, self._rows + rows
         if key is not None and key.null_count == 0:
             return self._by_key(key)
@@ -79,7 +78,7 @@ class Router:
 
 
 def runs(values: pa.Array) -> list[tuple[object, int, int]]:
-    """(value, start, stop) of each run of equal values; nulls are equal to each other."""
+    """Return (value, start, stop) of each run of equal values; nulls are equal to each other."""
     encoded = pc.run_end_encode(values)
     found: list[tuple[object, int, int]] = []
     start = 0
@@ -102,10 +101,11 @@ class EntryCutter:
     """Collects items until an entry is full."""
 
     def __init__(self, *, rows_max: int, bytes_max: int, cut_at: int = 0) -> None:
-        """`cut_at`: an entry ends after that many rows in any case: what is stored ends there."""
+        """`cut_at`: an entry always ends after that many rows, because the stored rows end
+        there."""
         self._rows_max, self._bytes_max, self._cut_at = rows_max, bytes_max, cut_at
         self._row = 0
-        """Where the open entry begins."""
+        """Row where the open entry begins."""
         self._parts: list[bytes] = []
         self._rows = 0
         self._bytes = 0
@@ -129,7 +129,7 @@ class EntryCutter:
                     if self._rows:
                         yield self._cut()
                         continue
-                    stop = at + 1  # too large for any entry with company
+                    stop = at + 1  # too large to share an entry
             if not self._rows and keys is not None:
                 self._first_key = keys[at].as_py()
             self._parts.append(bytes(data[offsets[at] : offsets[stop]]))
@@ -140,7 +140,7 @@ class EntryCutter:
                 yield self._cut()
 
     def rest(self) -> Iterator[Entry]:
-        """What is left, if anything."""
+        """Yield the last entry, if any items are left."""
         if self._rows:
             yield self._cut()
 
@@ -164,10 +164,10 @@ CHECKSUM_BITS = 15
 
 BATCHES_PER_NAME = 1 << BATCH_BITS
 ROWS_MAX = (1 << ROW_BITS) - 1
-"""Rows of one task on one topic in one batch of a stream."""
+"""Most rows of one task on one topic in one batch of a stream."""
 ROWS_MAX_ALONE = (1 << (BATCH_BITS + ROW_BITS)) - 1
-"""Rows of one task on one topic under a name that has one batch only: the row count may use the
-bits of the batch."""
+"""Most rows of one task on one topic under a name that has one batch only: the row count may use
+the bits of the batch."""
 
 _CHECKSUM_MASK = (1 << CHECKSUM_BITS) - 1
 
@@ -181,27 +181,29 @@ class Progress:
 
 
 def fold(crc32c: int) -> int:
-    """32 bits to 15, so that each of the 32 counts."""
+    """Fold 32 bits to 15, so that each of the 32 counts."""
     return (crc32c ^ crc32c >> CHECKSUM_BITS ^ crc32c >> 2 * CHECKSUM_BITS) & _CHECKSUM_MASK
 
 
 def extend(crc32c: int, data: bytes) -> int:
-    """The checksum over what it covers already and `data`."""
+    """Extend a checksum by `data`."""
     value: int = google_crc32c.extend(crc32c, data)
     return value
 
 
 def sequence_id(batch_id: int, rows: int, crc32c: int) -> int:
-    """The id after `rows` rows with that checksum. `batch_id` is 0 for a name with one batch."""
+    """Return the id after `rows` rows with that checksum. `batch_id` is 0 for a name with one
+    batch."""
     batch = batch_id % BATCHES_PER_NAME
     return ((batch << ROW_BITS) + rows) << CHECKSUM_BITS | fold(crc32c)
 
 
 def progress(batch_id: int | None, last_sequence_id: int) -> Progress | None:
-    """What the last stored id says of a batch; None: a later batch is stored, so this one is whole.
+    """Return the progress of a batch from the last stored id; None if the batch is completely
+    stored.
 
-    `batch_id` is None for a name that has one batch only. `last_sequence_id` is -1 if nothing is
-    stored under the name.
+    In that case a later batch is stored already. `batch_id` is None for a name that has one batch
+    only. `last_sequence_id` is -1 if nothing is stored under the name.
     """
     if last_sequence_id < 0:
         return Progress()
@@ -216,7 +218,7 @@ def progress(batch_id: int | None, last_sequence_id: int) -> Progress | None:
 
 
 def producer_name(query: str, batch_id: int | None, partition_id: int) -> str:
-    """The name of a task's producer: the same for every attempt of it."""
+    """Return the name of a task's producer, which all attempts of the task share."""
     if batch_id is None:
         return f"magnetar-spark-{query}-{partition_id}"
     generation = batch_id // BATCHES_PER_NAME

@@ -1,6 +1,6 @@
 """Columns as JSON objects or Avro records, a column at a time, and the schema registered for both.
 
-JSON: numbers that JSON has no form for are strings, as Spark's own to_json writes them. Times are
+JSON: numbers that JSON cannot represent are strings, as Spark's own to_json writes them. Times are
 microseconds since 1970, dates are days, as the registered schema says.
 
 AVRO: the binary encoding. Every field is the union of null and its type: index 0 or 1 as a zigzag
@@ -54,11 +54,12 @@ _TYPES: dict[type[DataType], Any] = {
 
 
 def schema_definition(name: str, fields: Sequence[tuple[str, DataType]], encoding: Encoding) -> str:
-    """A record in which every field may be null: Spark promises of no column that it is not.
+    """Return a record in which every field may be null: Spark guarantees for no column that it is
+    not.
 
     Raises:
-        SchemaMismatchError: a column whose name or type has no form in Avro.
-        OptionError: the record's name has none.
+        SchemaMismatchError: Avro cannot represent the name or type of a column.
+        OptionError: the record's name is not valid in Avro.
     """
     if not _NAME.fullmatch(name):
         raise OptionError("schemaName", f"{name!r} is not of letters, digits and underscores")
@@ -83,7 +84,7 @@ _JSON_NULL = pa.scalar("null")
 
 
 def encode_json(columns: Sequence[tuple[str, pa.Array]]) -> pa.Array:
-    """One object for each row, with all fields, in their order: binary."""
+    """Return one object for each row, with all fields, in their order: binary."""
     parts: list[pa.Array | pa.Scalar] = []
     for at, (name, column) in enumerate(columns):
         head = ("," if at else "{") + json.dumps(name) + ":"
@@ -92,7 +93,7 @@ def encode_json(columns: Sequence[tuple[str, pa.Array]]) -> pa.Array:
 
 
 def _json_text(column: pa.Array) -> pa.Array:
-    """Each value as JSON: string, no nulls."""
+    """Return each value as JSON: string, no nulls."""
     kind = column.type
     if pa.types.is_boolean(kind):
         text = pc.if_else(column, "true", "false")
@@ -106,7 +107,7 @@ def _json_text(column: pa.Array) -> pa.Array:
 
 
 def whole_numbers(column: pa.Array) -> pa.Array:
-    """Integers as they are; dates as days, times as microseconds."""
+    """Return integers unchanged; dates as days, times as microseconds."""
     kind = column.type
     if pa.types.is_date(kind):
         return column.cast(pa.date32()).cast(pa.int32())
@@ -139,7 +140,7 @@ _AVRO_NULL, _AVRO_VALUE = b"\x00", b"\x02"
 
 
 def encode_avro(columns: Sequence[tuple[str, pa.Array]]) -> pa.Array:
-    """One record for each row, fields in their order: binary."""
+    """Return one record for each row, fields in their order: binary."""
     parts = [_avro_field(column) for _, column in columns]
     return join(*parts) if len(parts) > 1 else parts[0]
 
@@ -160,7 +161,7 @@ def _avro_field(column: pa.Array) -> pa.Array:
 
 
 def _avro_floating(column: pa.Array) -> pa.Array:
-    """IEEE 754, little-endian: the bytes of the column's own buffer."""
+    """Return IEEE 754, little-endian: the bytes of the column's own buffer."""
     assert sys.byteorder == "little", "Arrow buffers are read as Avro writes them"
     width = column.type.bit_width // 8
     data = column.buffers()[1].slice(column.offset * width, len(column) * width)

@@ -1,15 +1,15 @@
-"""Rows to messages: what an Arrow batch becomes on the wire.
+"""Rows to messages: an Arrow batch in its wire format.
 
-Of each row an *item* is made, as it stands in the body of an entry: u32 size, then
-`SingleMessageMetadata`, then the payload (docs/formats/pulsar-frame.md, "Batch body"). Items carry
-no sequence id: that of the entry counts. The body of an entry is a slice of the column of items,
-so that nothing is done per row here or later.
+Each row becomes an *item*, as in the body of an entry: u32 size, then `SingleMessageMetadata`, then
+the payload (docs/formats/pulsar-frame.md, "Batch body"). Items carry no sequence id: that of the
+entry counts. The body of an entry is a slice of the column of items, so nothing is done per row
+here or later.
 
-For messages that travel by themselves there are *extras* instead: fields of `MessageMetadata`.
+Messages that are sent by themselves have *extras* instead: fields of `MessageMetadata`.
 
-The building blocks are below: columns of bytes made without a Python operation per row. Everything
-is a call into Arrow for a whole column. Numbers below 2^14 are looked up in tables of their
-encodings; larger ones are put together from two look-ups.
+The building blocks below make columns of bytes without a Python operation per row. Everything is a
+call into Arrow for a whole column. Numbers below 2^14 are looked up in tables of their encodings;
+larger ones are put together from two look-ups.
 """
 
 import base64
@@ -26,12 +26,12 @@ from magnetar.sdk.wire.hot_commands import LAST_14, MORE_14
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Columns of what is to be sent, all of one length."""
+    """Columns of messages to send, all of one length."""
 
     value: pa.Array
-    """binary; null: the message has no value, as a tombstone in a compacted topic."""
+    """Binary; null if the message has no value, as a tombstone in a compacted topic."""
     key: pa.Array | None = None
-    """binary."""
+    """Binary."""
     event_time_ms: pa.Array | None = None
     properties: pa.Array | None = None
     """map<string, string>."""
@@ -60,13 +60,13 @@ class _Tags:
 
 
 _SINGLE = _Tags(b"\x0a", b"\x12", b"\x28", b"\x30\x01", b"\x48\x01")
-"""SingleMessageMetadata."""
+"""Tags of SingleMessageMetadata."""
 _ALONE = _Tags(b"\x22", b"\x32", b"\x60", b"\x88\x01\x01", b"\xc8\x01\x01")
-"""MessageMetadata."""
+"""Tags of MessageMetadata."""
 
 
 def items(messages: Messages) -> pa.Array:
-    """The item of each message: binary, no nulls."""
+    """Return the item of each message: binary, no nulls."""
     value = payloads(messages)
     head = join(constant(b"\x18"), varints(lengths(value)))
     fields = _fields(messages, _SINGLE)
@@ -75,7 +75,8 @@ def items(messages: Messages) -> pa.Array:
 
 
 def extras(messages: Messages) -> pa.Array:
-    """Fields of the `MessageMetadata` of each message that travels by itself: binary, no nulls."""
+    """Return the `MessageMetadata` fields of messages that are sent by themselves: binary, no
+    nulls."""
     fields = _fields(messages, _ALONE)
     if not fields:
         return pa.array([b""] * len(messages.value), pa.binary())
@@ -83,13 +84,14 @@ def extras(messages: Messages) -> pa.Array:
 
 
 def payloads(messages: Messages) -> pa.Array:
-    """The bytes of each value; none where there is none."""
+    """Return the bytes of each value; empty where there is no value."""
     value = messages.value
     return pc.fill_null(value, b"") if value.null_count else value
 
 
 def wire_key(key: bytes) -> tuple[bytes, bool]:
-    """A key as it travels, and whether that is its base64: a string field holds UTF-8 only."""
+    """Return a key in its wire form, and whether that is base64: a string field holds UTF-8
+    only."""
     try:
         key.decode()
     except UnicodeDecodeError:
@@ -131,7 +133,7 @@ def _keys(key: pa.Array, tags: _Tags) -> pa.Array:
 
 
 def _properties(column: pa.Array, tag: bytes) -> pa.Array | None:
-    """All properties of each row, one after the other; None if no row has any."""
+    """Return all properties of each row, one after the other; None if no row has any."""
     if column.null_count == len(column) or not len(column.keys):
         return None
     names, values = as_binary(column.keys), as_binary(column.items)
@@ -163,7 +165,7 @@ def _sizes() -> pa.Array:
 
 
 def varints(numbers: pa.Array) -> pa.Array:
-    """The varint of each number: unsigned, no nulls."""
+    """Return the varint of each number: unsigned, no nulls."""
     top = pc.max(numbers).as_py()
     if top is None or top < _TABLE:
         return _last().take(numbers)
@@ -177,7 +179,7 @@ def varints(numbers: pa.Array) -> pa.Array:
 
 
 def zigzags(numbers: pa.Array) -> pa.Array:
-    """The zigzag varint of each int64 (no nulls): Avro's int and long."""
+    """Return the zigzag varint of each int64 (no nulls): Avro's int and long."""
     signed = pc.cast(numbers, pa.int64())
     doubled = pc.shift_left(signed, pa.scalar(1, pa.int64()))
     sign = pc.if_else(pc.less(signed, pa.scalar(0, pa.int64())), -1, 0)
@@ -186,7 +188,7 @@ def zigzags(numbers: pa.Array) -> pa.Array:
 
 
 def u32s(numbers: pa.Array) -> pa.Array:
-    """Each number as four bytes, big-endian."""
+    """Return each number as four bytes, big-endian."""
     top = pc.max(numbers).as_py()
     if top is None or top < _TABLE:
         return _sizes().take(numbers)
@@ -194,12 +196,12 @@ def u32s(numbers: pa.Array) -> pa.Array:
 
 
 def lengths(column: pa.Array) -> pa.Array:
-    """Bytes of each value."""
+    """Return the size of each value in bytes."""
     return pc.binary_length(column)
 
 
 def join(*columns: pa.Array | pa.Scalar) -> pa.Array:
-    """The columns side by side: for each row its bytes in a row."""
+    """Concatenate the columns row by row."""
     return pc.binary_join_element_wise(*columns, _EMPTY)
 
 
@@ -208,12 +210,12 @@ def constant(data: bytes) -> pa.Scalar:
 
 
 def prefixed(column: pa.Array) -> pa.Array:
-    """Each value behind the varint of its size."""
+    """Return each value preceded by the varint of its size."""
     return join(varints(lengths(column)), column)
 
 
 def as_binary(column: pa.Array) -> pa.Array:
-    """A string or binary column, of whatever width, as plain binary."""
+    """Return a string or binary column, of any width, as plain binary."""
     return column if column.type == pa.binary() else pc.cast(column, pa.binary())
 
 

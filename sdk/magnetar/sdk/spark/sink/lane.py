@@ -1,7 +1,7 @@
-"""A task's way to one topic: one producer, and how far its batch is stored.
+"""A task's connection to one topic: one producer, and how far its batch is stored.
 
-Rows come in the order in which they are to be stored. What an earlier attempt has stored is skipped
-and compared by its checksum; see `attempts.py`.
+Rows come in the order in which they are to be stored. Rows that an earlier attempt has stored are
+skipped and verified by their checksum; see `attempts.py`.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ BUSY_PAUSE_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """What all attempts of a task have in common."""
+    """Identity of a task, which all its attempts share."""
 
     query: str
     batch_id: int | None
-    """None: a query without micro-batches."""
+    """None for a query without micro-batches."""
     partition_id: int
 
     @property
@@ -66,10 +66,10 @@ async def open_lane(
     options: SinkOptions,
     schema: RowSchema | None,
 ) -> "Lane":
-    """Attach under the task's name; while another attempt still has it, wait.
+    """Attach under the task's name; wait while another attempt still has it.
 
     Raises:
-        UnreachableError: the name was taken all the time.
+        UnreachableError: the name was taken for the whole timeout.
         ServiceError: as `Client.producer`.
     """
     settings = ProducerSettings(
@@ -96,7 +96,7 @@ async def open_lane(
 
 
 class Lane:
-    """See the module's text."""
+    """Sends a task's rows to one topic, and skips those that are stored."""
 
     def __init__(
         self,
@@ -117,14 +117,15 @@ class Lane:
         )
         self._checksum = 0
         self.rows = 0
-        """That came."""
+        """Rows that have come."""
         self.skipped = 0
-        """That were stored before."""
+        """Rows that were stored before."""
 
     async def send(self, messages: Messages) -> None:
-        """
+        """Send the next rows.
+
         Raises:
-            RetryMismatchError: other rows than an earlier attempt has stored.
+            RetryMismatchError: the rows differ from those that an earlier attempt has stored.
             SdkError: as `Producer.send_entry`.
         """
         if not self._options.batching:
@@ -148,7 +149,7 @@ class Lane:
         await self._producer.flush()
 
     async def _send_by_key(self, messages: Messages, key: pa.Array) -> None:
-        """Messages in the order of their keys: an entry has one key only."""
+        """Send messages in the order of their keys: an entry has one key only."""
         column = items(messages)
         for _, start, stop in runs(key):
             part = column.slice(start, stop - start)
@@ -190,7 +191,7 @@ class Lane:
             )
 
     def _is_stored(self, encoded: bytes, rows: int) -> bool:
-        """Count rows that come next; whether they are stored already."""
+        """Count the next rows; return whether they are stored already."""
         self.rows += rows
         if self.rows > self._rows_max:
             raise MagnetarSparkError(

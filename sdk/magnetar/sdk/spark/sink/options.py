@@ -18,20 +18,20 @@ _NAME_CHARACTERS_MAX = 200
 
 
 class Deduplication(Enum):
-    """The party that makes sure that the broker deduplicates."""
+    """The party that ensures that the broker deduplicates."""
 
     ENABLE = "enable"
-    """The sink: it switches it on for the topic."""
+    """The sink turns deduplication on for the topic."""
     REQUIRE = "require"
-    """An administrator: the sink refuses to start where it is off."""
+    """An administrator does; the sink refuses to start where it is off."""
     ASSUME = "assume"
-    """An administrator, and there is no `admin.url` to ask."""
+    """An administrator does, and there is no `admin.url` for checking it."""
     OFF = "off"
-    """Nobody: what a retry writes is there again. At least once."""
+    """No party does: a retry writes rows again. At least once."""
 
 
 class Encoding(Enum):
-    """What a message's value is made of."""
+    """Encoding of a message's value."""
 
     VALUE = "none"
     JSON = "json"
@@ -40,14 +40,14 @@ class Encoding(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """See docs/pipeline.md for each."""
+    """Checked options; see docs/pipeline.md for each."""
 
     connection: ConnectionOptions
     topic: str
-    """Full name; empty: each row says its own in `__topic`."""
+    """Full name; if empty, each row names its topic in `__topic`."""
     deduplication: Deduplication
     producer_name: str
-    """Before the query's id (stream), or instead of a random one (batch)."""
+    """Prefix of the query's id (stream), or replacement of a random one (batch)."""
     encoding: Encoding
     schema_name: str
     compression: Compression
@@ -63,9 +63,10 @@ class SinkOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """
+        """Read the options.
+
         Raises:
-            OptionError: the first thing that is wrong.
+            OptionError: the first mistake.
         """
         read = OptionReader(options, ignored=_OF_SPARK)
         connection = ConnectionOptions.read(read)
@@ -126,9 +127,10 @@ def _topic(name: str) -> str:
 
 
 def check_not_scalable(name: str) -> None:
-    """
+    """Refuse topics that the sink cannot write to.
+
     Raises:
-        OptionError: the sink cannot write to this topic.
+        OptionError: the topic is scalable, or a segment.
     """
     if is_scalable_name(name) or name.startswith(f"{SEGMENT}://"):
         raise OptionError(

@@ -1,7 +1,7 @@
-"""Map the columns of a query to the parts of a message; decided once, on the driver.
+"""Maps the columns of a query to the parts of a message; decided once, on the driver.
 
-Rows are encoded already when a producer gets them: its schema (`RowSchema`) is what the broker is
-told, and has nothing to do.
+Rows are already encoded when a producer gets them. Its schema (`RowSchema`) only registers the
+definition at the broker.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from magnetar.sdk.spark.sink.options import Encoding, SinkOptions
 
 
 class RowSchema(Schema[bytes]):
-    """Values are bytes that the sink has made by the definition in `info`."""
+    """A schema whose values the sink has already encoded by the definition in `info`."""
 
     def __init__(self, info: SchemaInfo) -> None:
         self.info = info
@@ -49,10 +49,10 @@ class RowSchema(Schema[bytes]):
 async def make_producer(
     client: Client, topic: str, settings: ProducerSettings, schema: RowSchema | None
 ) -> Producer:
-    """`Client.producer`, with the schema if there is one.
+    """Create a producer, with the schema if there is one.
 
     Raises:
-        SdkError: as there; IncompatibleSchemaError.
+        SdkError: as `Client.producer`; IncompatibleSchemaError.
     """
     if schema is None:
         return await client.producer(topic, settings)
@@ -60,7 +60,8 @@ async def make_producer(
 
 
 _SET_BY_BROKERS = (MESSAGE_ID, PUBLISH_TIME, ERROR)
-"""Columns of the source that a message gets anew, or that are of its reading; they are passed over.
+"""Columns of the source that are ignored: a new message gets its own, or they concern reading
+alone.
 """
 
 
@@ -70,18 +71,19 @@ class RowPlan:
 
     encoding: Encoding
     fields: tuple[str, ...]
-    """Columns that make the value; (`value`,) if it is there as it is."""
+    """Columns that make the value; (`value`,) if the value is not encoded."""
     has_key: bool
     has_topic: bool
     has_event_time: bool
     has_properties: bool
     schema: RowSchema | None
-    """What the topic gets; None: nothing."""
+    """Schema that the topic gets; None if it gets none."""
 
     def messages(self, batch: pa.RecordBatch) -> Messages:
-        """
+        """Convert a batch of rows.
+
         Raises:
-            SchemaMismatchError: a value that the encoding has no form for.
+            SchemaMismatchError: a value that the encoding cannot represent.
         """
         return Messages(
             value=self._values(batch),
@@ -99,10 +101,11 @@ class RowPlan:
 
 
 def plan_rows(schema: StructType, options: SinkOptions) -> RowPlan:
-    """
+    """Check the columns, and decide how rows are encoded.
+
     Raises:
-        SchemaMismatchError: columns that are of the wrong type, are missing, or have no place.
-        OptionError: no topic for the rows, or `sortBy` names a column that is not there.
+        SchemaMismatchError: columns that have the wrong type, are missing, or have no place.
+        OptionError: the rows have no topic, or `sortBy` names a missing column.
     """
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) < len(schema.fields):
@@ -180,6 +183,7 @@ def _wrong_type(name: str, found: DataType, expected: str) -> SchemaMismatchErro
 
 
 def _milliseconds(times: pa.Array) -> pa.Array:
-    """Timestamps as int64 milliseconds since 1970, rounded down: messages have no finer ones."""
+    """Return timestamps as int64 milliseconds since 1970, rounded down: messages have no finer
+    ones."""
     cast = pc.cast(times, pa.timestamp("ms", times.type.tz), safe=False)
     return pc.cast(cast, pa.int64())

@@ -1,6 +1,6 @@
-"""Topics made ready to be written to: there, deduplicating, with the schema of the rows.
+"""Prepares topics for writing: they exist, deduplicate, and have the schema of the rows.
 
-Deduplication is asked of the brokers' HTTP interface.
+Deduplication is checked and set through the brokers' HTTP interface.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from magnetar.sdk.wire.errors import TopicNotFoundError as NoTopicError
 from magnetar.sdk.wire.topic_name import TopicName
 
 SWITCH_LOOKS_MAX = 600
-"""How often a topic is asked whether it deduplicates: it is loaded anew for that."""
+"""Most checks whether a topic deduplicates: the topic is loaded again for that."""
 
 _LOOK_S = 0.05
 _NOT_FOUND = 404
@@ -36,17 +36,17 @@ _Sleep = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadyTopic:
-    """What tasks need to know."""
+    """A topic that is ready for tasks."""
 
     name: str
     partitions: int
-    """0: it is not partitioned."""
+    """Number of partitions; 0 if the topic is not partitioned."""
 
 
 async def prepare_topic(
     client: Client, topic: str, options: SinkOptions, plan: RowPlan
 ) -> ReadyTopic:
-    """Whatever can be wrong with a topic is found here, before a row is written.
+    """Prepare a topic, and find all its errors before a row is written.
 
     Raises:
         MagnetarSparkError: one line.
@@ -54,7 +54,7 @@ async def prepare_topic(
     try:
         partitions = await client.partitions(topic)
         first = str(TopicName.parse(topic).partition(0)) if partitions else topic
-        # A producer shows that the topic is there, or is made, and that we may write to it.
+        # A producer shows that the topic exists, or is created, and that the sink may write to it.
         probe = await make_producer(client, first, ProducerSettings(), plan.schema)
         await probe.close()
     except NoTopicError as error:
@@ -76,7 +76,7 @@ async def prepare_topic(
 
 
 class SinkAdmin:
-    """Asks any of the brokers of `admin.url`. Blocks."""
+    """Client of the brokers of `admin.url`. Blocking."""
 
     def __init__(self, connection: ConnectionOptions, *, sleep: _Sleep = time.sleep) -> None:
         self._client = AdminClient(connection)
@@ -86,10 +86,11 @@ class SinkAdmin:
         self._client.close()
 
     def deduplicate(self, topic: str, partitions: int, mode: Deduplication) -> None:
-        """Have the topic (with all its partitions) deduplicate, or refuse; ends when it does.
+        """Ensure that the topic (with all its partitions) deduplicates, and wait until it does.
 
         Raises:
-            MagnetarSparkError: it does not, and may or can not be made to.
+            MagnetarSparkError: the topic does not deduplicate, and the sink may not or cannot
+                change it.
             UnreachableError
         """
         name = TopicName.parse(topic)
@@ -112,7 +113,7 @@ class SinkAdmin:
             except RefusedError as error:
                 if error.status != _NOT_FOUND:
                     raise
-                return  # not loaded: whoever loads it will deduplicate
+                return  # not loaded: the broker that loads it will deduplicate
             if status == "Enabled":
                 return
             self._sleep(_LOOK_S)

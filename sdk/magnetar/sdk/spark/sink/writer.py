@@ -1,30 +1,30 @@
 """Spark's writers: exactly once, across task retries, speculative tasks and restarts of the query.
 
-**What Spark promises.** A micro-batch is planned before it runs: its offsets are in the checkpoint,
-and a batch that did not finish is run again with the same batch id and the same offsets, in this
-process or the next. A task may be run several times, one after the other or (speculation, an
-executor that was lost from sight) at the same time; `write` is called by each. What the source
-gives for the offsets is the same, so the rows of the batch are the same *as a set*.
+**What Spark guarantees.** A micro-batch is planned before it runs. Its offsets are in the
+checkpoint, and an unfinished batch is run again with the same batch id and the same offsets, in
+this process or the next. A task may be run several times, one after the other or at the same time
+(speculation, or an executor that Spark has lost contact with); each run calls `write`. The source
+gives the same rows for the same offsets, so the rows of the batch are the same *as a set*.
 
-**What it does not promise** is which task has a row, or where in the task it is. Both are the same
-again when the plan has no shuffle, or one that is sorted after it (`repartition` of Spark sorts by
-itself); the order behind an aggregation or a join may depend on which block came first.
-And the number of tasks is another after a change of the source's or the shuffle's partitions.
+**What Spark does not guarantee** is which task has a row, or where in the task it is. Both stay the
+same if the plan has no shuffle, or sorts after it (`repartition` of Spark sorts by itself). The
+order after an aggregation or a join may depend on which block came first. The number of tasks
+changes with the partitions of the source or of the shuffle.
 
-**What the sink makes of that.** A task writes under a name made of the query's id and its number;
-deduplication at the broker lets one attempt at a time write under it and remembers the last
-sequence id, which says how many rows of which batch are stored and has their checksum
-(`attempts.py`). A later attempt skips those rows *if they are the same*. If they are not, it fails
+**How the sink handles this.** A task writes under a name made of the query's id and the task's
+number. Deduplication at the broker lets one attempt at a time write under it and remembers the last
+sequence id. That id says how many rows of which batch are stored and has their checksum
+(`attempts.py`). A later attempt skips those rows *if they are the same*. If they differ, it fails
 with one line and writes nothing: skipping by number alone would lose rows. Option `sortBy` sorts
-the rows of each task, for queries whose order is not the same each time. An end of the query in the
-midst of a batch, and after it another number of tasks, is found when a task that goes on has other
-rows than before, and only then: keep the number until the query has begun a new batch.
+the rows of each task, for queries whose order varies. If a query ends within a batch, and then runs
+with another number of tasks, the sink notices only when a resumed task has other rows than before.
+Keep the number until the query has begun a new batch.
 
-Rows are visible to consumers when they are stored, before the batch ends; the same rows, once. A
-batch query has a random name: a job started again writes again, unless it is given `producerName`.
+Consumers see rows once they are stored, before the batch ends, and each row once. A batch query has
+a random name: a job started again writes again, unless it has `producerName`.
 
-`write_task` is what a task does: Arrow batches in, lanes out; one event loop for the time of the
-task, since Spark's own processes have none.
+`write_task` runs a task: Arrow batches in, lanes out, on one event loop for the time of the task,
+since Spark's own processes have none.
 """
 
 import asyncio
@@ -70,32 +70,32 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of a task."""
+    """Result of a task."""
 
     rows: int
     skipped: int
-    """Rows, counted in `rows` too, that an earlier attempt had stored."""
+    """Rows, also counted in `rows`, that an earlier attempt had stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """Decided on the driver, carried to every task."""
+    """The plan that the driver makes and every task gets."""
 
     options: SinkOptions
     rows: RowPlan
     topic: ReadyTopic | None
-    """That of the option `topic`."""
+    """The topic of the option `topic`, if given."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskWritten(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Report of a task to the driver."""
 
     written: Written
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """See the module's text."""
+    """Writer of a batch query."""
 
     def __init__(self, plan: SinkPlan, query: str) -> None:
         self._plan, self._query = plan, query
@@ -107,14 +107,15 @@ class BatchWriter(DataSourceArrowWriter):
             return TaskWritten(write_task(self._plan, task, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing is left to do: what a task wrote is stored."""
+        """Do nothing: the rows of the tasks are stored already."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was stored cannot be taken back; the job again with its `producerName` goes on."""
+        """Do nothing: stored rows stay. The job continues if it is started again with its
+        `producerName`."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """See the module's text."""
+    """Writer of a streaming query."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self.plan = plan
@@ -124,26 +125,26 @@ class StreamWriter(DataSourceStreamArrowWriter):
         with one_line_errors():
             batch_id, query = _property(context, _BATCH_ID), _property(context, _QUERY_ID)
             if self.plan.options.producer_name:
-                # Not instead of the id: with a new checkpoint batches are counted from 0 again, and
-                # under the name of the last ones they would be taken for stored.
+                # In addition to the id: with a new checkpoint, batches count from 0 again. Under
+                # the old name they would be taken for stored.
                 query = f"{self.plan.options.producer_name}-{query}"
             task = TaskIdentity(query, int(batch_id), context.partitionId())
             return TaskWritten(write_task(self.plan, task, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is left to do: what a task wrote is stored."""
+        """Do nothing: the rows of the tasks are stored already."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to take back: the batch is run again, and goes on where it ended."""
+        """Do nothing: the batch is run again, and continues where it ended."""
 
 
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of `df.write`.
+    """Return the writer of `df.write`.
 
     Raises:
-        MagnetarSparkError: whatever is wrong with options, columns or topic.
+        MagnetarSparkError: options, columns or the topic are wrong.
     """
     plan = _plan(options, schema, overwrite)
     query = plan.options.producer_name or f"{random.Random().getrandbits(64):016x}"
@@ -153,10 +154,10 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of `df.writeStream`.
+    """Return the writer of `df.writeStream`.
 
     Raises:
-        MagnetarSparkError: whatever is wrong with options, columns or topic.
+        MagnetarSparkError: options, columns or the topic are wrong.
     """
     return StreamWriter(_plan(options, schema, overwrite))
 
@@ -190,10 +191,10 @@ def _property(context: TaskContext, name: str) -> str:
 
 
 def write_task(plan: SinkPlan, task: TaskIdentity, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write all rows; when it returns they are stored.
+    """Write all rows; return when they are stored.
 
     Raises:
-        MagnetarSparkError: the task failed. Retrying it, on any machine, goes on where it ended.
+        MagnetarSparkError: the task failed. A retry, on any machine, continues where it ended.
     """
     if plan.options.sort_by:
         batches = _sorted(batches, plan.options.sort_by)
@@ -216,7 +217,7 @@ async def _write(plan: SinkPlan, task: TaskIdentity, batches: Iterator[pa.Record
 
 
 async def _pump(batches: Iterator[pa.RecordBatch], writer: "_TaskWriter") -> None:
-    """Fetch the next batch, which blocks, while the one before is on its way."""
+    """Fetch the next batch, which blocks, while the previous one is being sent."""
     loop = asyncio.get_running_loop()
     coming = loop.run_in_executor(None, next, batches, None)
     while (batch := await coming) is not None:
@@ -303,7 +304,7 @@ class _TaskWriter:
         return lane
 
     def _topic_names(self, column: pa.Array) -> pa.Array:
-        """Full names, without nulls."""
+        """Return full names, without nulls."""
         encoded = column.dictionary_encode()
         given = encoded.dictionary.to_pylist()
         for each in given:
@@ -317,7 +318,7 @@ class _TaskWriter:
 
 
 def _groups(values: pa.Array) -> Iterator[tuple[object, pa.Array]]:
-    """(value, indices) of the rows with each value, in their order."""
+    """Yield (value, indices) of the rows with each value, in their order."""
     order = pc.sort_indices(values)  # stable
     for value, start, stop in runs(values.take(order)):
         yield value, order.slice(start, stop - start)
@@ -326,7 +327,7 @@ def _groups(values: pa.Array) -> Iterator[tuple[object, pa.Array]]:
 def _sorted(
     batches: Iterator[pa.RecordBatch], columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of the task by the columns: whatever their order was, a retry has the same."""
+    """Sort all rows of the task by these columns: a retry then has the same order."""
     collected = list(batches)
     if not collected:
         return iter(())
@@ -335,6 +336,6 @@ def _sorted(
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Run it on a loop of its own, and close the loop."""
+    """Run a coroutine on a loop of its own, and close the loop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(coroutine)

@@ -123,11 +123,9 @@ class Broker:
 
         Args:
             collectors: further metrics of this process that /metrics shows.
-            is_clustered: whether other brokers may run on this metadata store. If not, the broker
-                takes itself for the only one.
-            usage: what this process has used so far, for the load report.
+            is_clustered: whether other brokers may run on this metadata store.
+            usage: returns the resources that this process has used so far.
             read_file: reads the files that the security settings name.
-            metadata_url: URL of the metadata store, for operators.
             request_stop: ends this process in order; None if nobody may ask for that.
             spans: keeps the traces of messages; None if there are none.
         """
@@ -142,13 +140,11 @@ class Broker:
         self._bookies = client.registry.registered
         self._channels = client.channels
         self._request_stop = request_stop
-        # Unique for every start: a producer that reconnects with the name it was given must not
-        # meet a newer producer of that name.
+        # Unique per start: a producer that reconnects by its given name must meet no newer one.
         self._instance = f"{random.getrandbits(40):010x}"
         self._producer_names = 0
         self._listeners = parse_listeners(settings.advertised_listeners)
         self.network: Network = self._network_to_brokers()
-        """Network for connections to other brokers."""
         self.cluster: Cluster | None = self._make_cluster() if is_clustered else None
         policies = PolicyRegistry(store, settings)
         self.security = self._make_security(policies, read_file)

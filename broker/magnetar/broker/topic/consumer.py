@@ -154,8 +154,7 @@ class Consumer:
         self.pending = PendingEntries()
         """Entries sent and not acknowledged, for Shared and Key_Shared; see `PendingAccounts`."""
         self.held: Position | None = None
-        """Entry of `pending` that was first in the log at the sample of `held_since_ms`, and still
-        is held."""
+        """Entry of `pending` that was first in the log at `held_since_ms` and is still held."""
         self.held_since_ms = 0
         self.unacked_messages = 0
         self.messages_out = 0
@@ -169,8 +168,7 @@ class Consumer:
         """Rates of messages, bytes, redeliveries, acknowledgements and chunks."""
         self.entries_out = 0
         self.drained_hashes = 0
-        """Hashes of keys that this consumer held while another one owned them, and has given up
-        since."""
+        """Hashes of keys held while another consumer owned them, and given up since."""
         # Wall clock, ms since the epoch; 0: not yet.
         self.flow_ms = self.first_flow_ms = 0
         """The last and the first time that the client granted permits."""

@@ -41,8 +41,7 @@ class TopicConsumer(Consumer[Any]):
     ) -> None:
         """Create the consumer without connecting.
 
-        `start` is for readers: the position where a non-durable subscription begins. `letters`: the
-        dead letters of the consumer of several topics that this one is part of.
+        `start`: the first position of a reader. `letters`: the dead letters of the parent consumer.
         """
         name = settings.name or f"{context.random.getrandbits(40):010x}"
         super().__init__(context, str(topic), subscription, settings, name)

@@ -203,7 +203,6 @@ class ReplicatedSubscriptions(Feature):
             moved=self._moved_by_acks,
         )
         self._progress: dict[str, Progress] = {}
-        """Progress of the replicated subscriptions, by name."""
         self._told_in: dict[str, int] = {}
         """Last connection to each cluster that was noticed; see `Sessions`."""
         self._answers: deque[tuple[Response, str]] = deque(maxlen=ANSWERS_MAX)

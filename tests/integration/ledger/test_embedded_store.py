@@ -7,7 +7,9 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -23,6 +25,8 @@ from magnetar.ledger.metadata.embedded import EmbeddedStore
 from magnetar.ledger.metadata.sqlite_tree import APPLICATION_ID
 from tests.integration.ledger.metadata_stores import SETTINGS, Events, owner_process
 from tests.processes import magnetar_environment
+
+T = TypeVar("T")
 
 _WRITER = """
 import asyncio, sys
@@ -235,12 +239,12 @@ async def test_writes_that_wait_share_a_sync_and_each_has_its_own_outcome(path: 
     store = await EmbeddedStore.open(str(path))
     await store.create("/taken/3")
     before = _syncs()
-    outcomes = await asyncio.gather(
+    outcomes = await _all_waiting(
+        path,
         *(store.create(f"/taken/{number}", b"%d" % number) for number in range(500)),
         store.set("/taken", b"x", version=7),
         store.create("/taken/3/below"),
         store.set("/taken/4", b"later", version=0),
-        return_exceptions=True,
     )
     refused = {at: type(each) for at, each in enumerate(outcomes) if isinstance(each, Exception)}
     assert refused == {3: NodeExistsError, 500: BadVersionError}
@@ -260,9 +264,10 @@ async def test_ephemeral_nodes_share_a_sync_too_once_the_session_is_there(path: 
     store = await EmbeddedStore.open(str(path))
     await store.create("/session", ephemeral=True)
     before = _syncs()
-    names = await asyncio.gather(
-        *(store.create("/ids/ID-", ephemeral=True, sequential=True) for _ in range(200))
+    outcomes = await _all_waiting(
+        path, *(store.create("/ids/ID-", ephemeral=True, sequential=True) for _ in range(200))
     )
+    names = [each for each in outcomes if isinstance(each, str)]
     assert len(set(names)) == 200
     assert _syncs() - before < 100
     assert (await store.get(names[0])).is_ephemeral
@@ -324,6 +329,19 @@ async def test_writes_together_fail_together_when_another_process_holds_the_lock
     assert all(isinstance(each, MetadataUnavailableError) for each in outcomes)
     await store.create("/here/last")
     await store.close()
+
+
+async def _all_waiting(
+    path: Path, *writes: Coroutine[object, object, T]
+) -> list[T | BaseException]:
+    """Run writes that all wait before the first of them can be carried out: how many of them share
+    a sync does not depend on which thread is faster."""
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        tasks = [asyncio.create_task(write) for write in writes]
+        await asyncio.sleep(0)  # each runs until it waits for the store
+        other.execute("ROLLBACK")
+    return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _syncs() -> int:

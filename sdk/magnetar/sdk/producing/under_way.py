@@ -106,7 +106,9 @@ class SendsUnderWay:
         for each in on_sent:
             if each is not None:
                 tell(each, None, error)
-        if not on_sent and messages and self._unreported is None:
+        # A batch may hold messages with and without callbacks.
+        has_unwatched = None in on_sent if on_sent else messages > 0
+        if has_unwatched and self._unreported is None:
             self._unreported = error
 
     async def flush(self) -> None:

@@ -107,8 +107,12 @@ class SendsUnderWay:
             if each is not None:
                 tell(each, None, error)
         # A batch may hold messages with and without callbacks.
-        has_unwatched = None in on_sent if on_sent else messages > 0
-        if has_unwatched and self._unreported is None:
+        if None in on_sent if on_sent else messages:
+            self.keep_error(None, error)
+
+    def keep_error(self, _: MessageId | None, error: SdkError | None) -> None:
+        """Keep the error of a message without a callback for the next `flush`; an `OnSent`."""
+        if self._unreported is None:
             self._unreported = error
 
     async def flush(self) -> None:

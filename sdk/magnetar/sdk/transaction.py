@@ -113,7 +113,10 @@ class Transaction:
             await asyncio.wait(self._under_way)
         if self.failure is not None:
             failure = self.failure
-            await self.abort()
+            try:
+                await self.abort()
+            except SdkError:
+                pass  # the broker aborts it after the timeout; the first error counts
             raise TransactionEndedError(f"transaction {self.id} is aborted: {failure}") from failure
         self.state = TransactionState.UNKNOWN
         try:

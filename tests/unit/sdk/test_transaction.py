@@ -4,7 +4,11 @@ import asyncio
 
 import pytest
 
-from magnetar.sdk.errors import TransactionEndedError
+from magnetar.sdk.errors import (
+    OperationTimeoutError,
+    SendTimeoutError,
+    TransactionEndedError,
+)
 from magnetar.sdk.transaction import Transaction, TransactionCoordinators, TransactionState
 
 
@@ -33,6 +37,24 @@ async def test_what_was_cancelled_half_way_cannot_be_committed() -> None:
     await asyncio.sleep(0)
     work.cancel()
     with pytest.raises(TransactionEndedError, match="cancelled"):
+        await transaction.commit()
+    assert coordinators.commits == [False]
+    assert transaction.state is TransactionState.ABORTED
+
+
+async def test_a_commit_says_why_it_was_refused_also_if_the_abort_fails() -> None:
+    class Silent(Recorder):
+        async def end(self, most: int, least: int, *, commits: bool) -> None:
+            await super().end(most, least, commits=commits)
+            raise OperationTimeoutError("no answer")
+
+    async def send() -> None:
+        raise SendTimeoutError("no receipt")
+
+    coordinators = Silent()
+    transaction = await Transaction(coordinators, 1_000).begin()
+    await asyncio.gather(transaction.start(send()), return_exceptions=True)
+    with pytest.raises(TransactionEndedError, match="no receipt"):
         await transaction.commit()
     assert coordinators.commits == [False]
     assert transaction.state is TransactionState.ABORTED

@@ -463,11 +463,14 @@ class Consumer(Closing, Generic[T_co]):
         """
         kind = self._settings.subscription_type
         if not kind.keeps_order:
-            raise NotSupportedError(
+            error = NotSupportedError(
                 f"{self.topic}: acknowledge_cumulative does not work on {kind.value} "
                 "subscriptions: other consumers may have earlier messages; use acknowledge or "
                 "acknowledge_many"
             )
+            if transaction is not None:
+                transaction.fail(error)
+            raise error
         if transaction is None:
             self._acknowledger.add_cumulative(what)
             return DONE

@@ -60,7 +60,7 @@ class Transaction:
         self._subscriptions: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[object]] = set()
         self.state = TransactionState.OPEN
-        self.failure: SdkError | None = None
+        self.failure: Exception | None = None
         """Why the transaction cannot be committed; None if it can."""
 
     @property
@@ -175,10 +175,14 @@ class Transaction:
         self._under_way.discard(task)
         if task.cancelled():
             # It may or may not have been carried out: a commit might lose it.
-            error: BaseException | None = TransactionEndedError("an operation in it was cancelled")
-        else:
-            error = task.exception()
-        if isinstance(error, SdkError) and self.failure is None:
+            self.fail(TransactionEndedError("an operation in it was cancelled"))
+        elif isinstance(error := task.exception(), Exception):
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Block the commit, because an operation failed: even if the application ignores the error,
+        the transaction must not take effect without that operation."""
+        if self.failure is None:
             self.failure = error
 
     def _check_open(self) -> None:

@@ -42,6 +42,20 @@ async def test_what_was_cancelled_half_way_cannot_be_committed() -> None:
     assert transaction.state is TransactionState.ABORTED
 
 
+@pytest.mark.parametrize("error", [ValueError("too low"), TypeError("no text")])
+async def test_any_error_of_an_operation_blocks_the_commit(error: Exception) -> None:
+    coordinators = Recorder()
+    transaction = await Transaction(coordinators, 1_000).begin()
+
+    async def send() -> None:
+        raise error
+
+    await asyncio.gather(transaction.start(send()), return_exceptions=True)
+    with pytest.raises(TransactionEndedError, match=str(error)):
+        await transaction.commit()
+    assert coordinators.commits == [False]
+
+
 async def test_a_commit_says_why_it_was_refused_also_if_the_abort_fails() -> None:
     class Silent(Recorder):
         async def end(self, most: int, least: int, *, commits: bool) -> None:

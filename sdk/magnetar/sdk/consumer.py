@@ -306,6 +306,7 @@ class Consumer(Closing, Generic[T_co]):
         Raises:
             ValueError: `concurrency` is below 1.
             AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
+            Exception: the outcome of a message could not be carried out, for an unexpected reason.
         """
         await run_handler(
             self,
@@ -530,6 +531,7 @@ class Consumer(Closing, Generic[T_co]):
         times (16 without a policy) it goes to the dead letter topic instead.
 
         Raises:
+            ValueError: the delay is no number, or longer than 100 years.
             NotSupportedError: the consumer has no retry topic; create it with `retry_topic=True`.
             SdkError: the broker did not confirm the copy; the message is not acknowledged.
         """

@@ -26,7 +26,6 @@ from typing import Any, Protocol
 from magnetar.sdk.ack_grouping import ALL_MESSAGES
 from magnetar.sdk.consuming.message_copies import MessageCopies
 from magnetar.sdk.context import ClientContext
-from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import DeadLetterPolicy
@@ -203,8 +202,8 @@ class DeadLetters:
         for message in messages:
             try:
                 await self._store(message, self._properties(message))
-            except SdkError as error:
-                _log.warning("dead_letter_failed %s: %s", message, error)
+            except Exception as error:  # noqa: BLE001  # Else the message would never come again.
+                _log.warning("dead_letter_failed %s: %r", message, error)
                 giver.negative_acknowledge(self._once.failed(message))
             else:
                 self._once.stored(message)

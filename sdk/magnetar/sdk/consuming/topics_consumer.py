@@ -225,6 +225,10 @@ class TopicsConsumer(Consumer[Any]):
             await self._add(added, MessageId.EARLIEST if self._start is not None else None)
         finally:
             self._share_queue()
+        # The last topic without an end may have been removed, or the last one with an end.
+        had_ended, self.reached_end = self.reached_end, self._is_at_end()
+        if self.reached_end and not had_ended:
+            self._wake_all()
 
     async def _add(self, topics: Iterable[TopicName], start: MessageId | None) -> None:
         topics = list(topics)
@@ -304,8 +308,10 @@ class TopicsConsumer(Consumer[Any]):
             self.on_ready()
 
     def _is_at_end(self) -> bool:
-        """Whether no more messages will come, because all topics have ended."""
-        return all(each.reached_end for each in self._members.by_topic.values())
+        """Whether no more messages will come, because all topics have ended. Without topics it is
+        false: others may appear."""
+        members = self._members.by_topic.values()
+        return bool(members) and all(each.reached_end for each in members)
 
     def _on_member_active(self, is_active: bool) -> None:
         self.is_active = any(each.is_active for each in self._members)

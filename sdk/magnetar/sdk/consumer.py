@@ -551,6 +551,7 @@ class Consumer(Closing, Generic[T_co]):
 
         Raises:
             NotSupportedError: the consumer has no dead letter policy.
+            UnknownTopicError: the topic of the message is no longer consumed.
         """
         if self._letters is None or self._settings.dead_letters is None:
             raise NotSupportedError(

@@ -29,12 +29,14 @@ from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import (
     MessageChecksumError,
     ProducerBusyError,
+    ProducerFencedError,
     TopicNameError,
     TopicTerminatedError,
 )
 from magnetar.sdk.wire.pulsar_pb2 import ServerError
 from tests.integration.sdk.conftest import FAST
 from tests.integration.sdk.scripted_broker import NO_REQUEST, Peer, ScriptedBroker, once
+from tests.waiting import until
 
 SINGLE = ProducerSettings(batching=False)
 
@@ -432,6 +434,25 @@ async def test_close_flushes_and_tells_the_broker(client: Client, broker: Script
         await producer.send(b"1")
     with pytest.raises(AlreadyClosedError):
         producer.send_nowait(b"1")
+
+
+async def test_close_raises_what_failed_because_the_producer_was_lost(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type == BaseCommand.PRODUCER:
+            peer.refuse(command.producer.request_id, ServerError.ProducerFenced)
+        return command.type in (BaseCommand.PRODUCER, BaseCommand.SEND)
+
+    producer = await client.producer("t")
+    broker.faults.append(refuse)
+    producer.send_nowait(b"0")
+    await broker.wait_command(BaseCommand.SEND)
+    broker.drop_connections()
+    await until(lambda: producer.stats().messages_failed == 1)
+    with pytest.raises(ProducerFencedError):
+        await producer.close()
+    await producer.close()
 
 
 async def test_close_without_flush_fails_what_is_pending(

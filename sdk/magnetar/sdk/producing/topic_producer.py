@@ -240,8 +240,8 @@ class TopicProducer(Producer[T]):
         if self._closing:
             return
         try:
-            if flush and self._attachment.failure is None:
-                await self.flush()
+            if flush:
+                await self.flush()  # If the producer is lost, nothing is pending: it only raises.
         finally:
             self._closing = True
             try:

@@ -111,6 +111,7 @@ class Transaction:
         self._check_open()
         while self._under_way:
             await asyncio.wait(self._under_way)
+        self._check_open()  # another call may have ended it meanwhile
         if self.failure is not None:
             failure = self.failure
             try:

@@ -72,3 +72,21 @@ async def test_a_commit_says_why_it_was_refused_also_if_the_abort_fails() -> Non
         await transaction.commit()
     assert coordinators.commits == [False]
     assert transaction.state is TransactionState.ABORTED
+
+
+async def test_a_transaction_that_is_aborted_while_its_commit_waits_is_not_committed() -> None:
+    coordinators = Recorder()
+    transaction = await Transaction(coordinators, 1_000).begin()
+    sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def send() -> None:
+        await sent
+
+    transaction.start(send())
+    ends = [asyncio.create_task(transaction.commit()), asyncio.create_task(transaction.abort())]
+    await asyncio.sleep(0)
+    sent.set_result(None)
+    results = await asyncio.gather(*ends, return_exceptions=True)
+    assert [type(each) for each in results] == [TransactionEndedError, type(None)]
+    assert coordinators.commits == [False]
+    assert transaction.state is TransactionState.ABORTED

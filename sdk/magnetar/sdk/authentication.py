@@ -7,6 +7,7 @@ restart.
 
 import asyncio
 import json
+import math
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -155,16 +156,27 @@ class OAuth2ClientCredentials:
         self._form = {name: value for name, value in form.items() if value}
         self._token = b""
         self._fetched_s = self._good_until_s = 0.0
+        self._renewing: asyncio.Task[bytes] | None = None
 
     def __repr__(self) -> str:
         return f"<OAuth2ClientCredentials of {self._issuer_url}>"
 
     async def data(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        if self._token and loop.time() < self._good_until_s:
+            return self._token
+        # Connections that are opened together share one fetch, unless they have other event loops.
+        renewing = self._renewing
+        if renewing is None or renewing.done() or renewing.get_loop() is not loop:
+            renewing = self._renewing = asyncio.create_task(self._renew())
+            renewing.add_done_callback(_retrieve_error)
+        return await asyncio.shield(renewing)
+
+    async def _renew(self) -> bytes:
         now_s = asyncio.get_running_loop().time()
-        if not self._token or now_s >= self._good_until_s:
-            token, lives_s = await asyncio.to_thread(self.fetch)
-            self._token, self._fetched_s = token.encode(), now_s
-            self._good_until_s = now_s + (1 - _RENEW_EARLY) * lives_s
+        token, lives_s = await asyncio.to_thread(self.fetch)
+        self._token, self._fetched_s = token.encode(), now_s
+        self._good_until_s = now_s + (1 - _RENEW_EARLY) * lives_s
         return self._token
 
     def on_refused(self) -> None:
@@ -193,10 +205,10 @@ class OAuth2ClientCredentials:
                 "secret was not sent"
             )
         answer = self._ask(endpoint, urllib.parse.urlencode(self._form).encode())
-        token, lives_s = answer.get("access_token"), answer.get("expires_in", 0)
+        token = answer.get("access_token")
         if not isinstance(token, str) or not token:
             raise CredentialsError(f"{endpoint} answered without an access_token")
-        return token, float(lives_s) if isinstance(lives_s, int | float) else 0.0
+        return token, _lifetime_s(answer.get("expires_in"))
 
     def _ask(self, url: str, form: bytes | None) -> dict[str, object]:
         # Imported here: most clients ask no issuer.
@@ -253,3 +265,21 @@ class OAuth2ClientCredentials:
                 raise CredentialsError(f"{url} redirects to {target}, which is not TLS")
             url = target
         raise CredentialsError(f"{url} redirects again, after {_REDIRECTS_MAX} redirects")
+
+
+def _lifetime_s(said: object) -> float:
+    """Return `expires_in` of an issuer's answer, which some issuers send as text; 0 if it is no
+    lifetime."""
+    if isinstance(said, bool) or not isinstance(said, int | float | str):
+        return 0.0
+    try:
+        lives_s = float(said)
+    except (ValueError, OverflowError):
+        return 0.0
+    return lives_s if 0 <= lives_s < math.inf else 0.0
+
+
+def _retrieve_error(task: "asyncio.Task[bytes]") -> None:
+    """Mark the error of a fetch as handled, in case that all its callers were cancelled."""
+    if not task.cancelled():
+        task.exception()

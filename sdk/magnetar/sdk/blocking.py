@@ -69,11 +69,7 @@ class _LoopThread:
             raise ForkedError(
                 "the client was created before a fork: create one in the child process"
             )
-        if threading.current_thread() is self._thread:
-            raise AlreadyClosedError(
-                "a callback cannot call the blocking client that runs it: call it from another "
-                "thread"
-            )
+        self.check_caller()
 
         async def run() -> object:
             result = function()
@@ -92,6 +88,18 @@ class _LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def check_caller(self) -> None:
+        """Check that the caller is not a callback in this thread, which would wait for itself.
+
+        Raises:
+            AlreadyClosedError: it is.
+        """
+        if threading.current_thread() is self._thread and os.getpid() == self._pid:
+            raise AlreadyClosedError(
+                "a callback cannot call the blocking client that runs it: call it from another "
+                "thread"
+            )
 
     def stop(self) -> None:
         """End the thread. Does nothing the second time, or in a child of a fork."""
@@ -227,8 +235,10 @@ class Client(Blocking):
         """Close all that the client made, and end its thread.
 
         Raises:
+            AlreadyClosedError: a callback in the client's thread made the call; nothing is closed.
             SdkError: a message without a callback failed; everything is closed all the same.
         """
+        self._thread.check_caller()
         client = self._target
         assert isinstance(client, AsyncClient)
         try:

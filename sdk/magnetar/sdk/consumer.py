@@ -306,6 +306,7 @@ class Consumer(Closing, Generic[T_co]):
         Raises:
             ValueError: `concurrency` is below 1.
             AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
+            Exception: the outcome of a message could not be carried out, for an unexpected reason.
         """
         await run_handler(
             self,
@@ -463,11 +464,14 @@ class Consumer(Closing, Generic[T_co]):
         """
         kind = self._settings.subscription_type
         if not kind.keeps_order:
-            raise NotSupportedError(
+            error = NotSupportedError(
                 f"{self.topic}: acknowledge_cumulative does not work on {kind.value} "
                 "subscriptions: other consumers may have earlier messages; use acknowledge or "
                 "acknowledge_many"
             )
+            if transaction is not None:
+                transaction.fail(error)
+            raise error
         if transaction is None:
             self._acknowledger.add_cumulative(what)
             return DONE
@@ -527,6 +531,7 @@ class Consumer(Closing, Generic[T_co]):
         times (16 without a policy) it goes to the dead letter topic instead.
 
         Raises:
+            ValueError: the delay is no number, or longer than 100 years.
             NotSupportedError: the consumer has no retry topic; create it with `retry_topic=True`.
             SdkError: the broker did not confirm the copy; the message is not acknowledged.
         """
@@ -546,6 +551,7 @@ class Consumer(Closing, Generic[T_co]):
 
         Raises:
             NotSupportedError: the consumer has no dead letter policy.
+            UnknownTopicError: the topic of the message is no longer consumed.
         """
         if self._letters is None or self._settings.dead_letters is None:
             raise NotSupportedError(

@@ -27,7 +27,7 @@ from magnetar.sdk.ports import Clock, secure_random
 from magnetar.sdk.wire.pulsar_pb2 import EncryptionKeys, KeyValue, MessageMetadata
 
 try:
-    from cryptography.exceptions import InvalidTag
+    from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.hashes import SHA1
@@ -157,7 +157,7 @@ class MessageEncryptor:
         data_key = self._random(DATA_KEY_BYTES)
         keys: list[EncryptionKeys] = []
         for name in self._names:
-            key = self._reader.public_key(name, {})
+            key = _read_key(self._reader.public_key, name, {})
             keys.append(
                 EncryptionKeys(
                     key=name,
@@ -207,7 +207,7 @@ class MessageDecryptor:
         known = self._ciphers.get(place)
         if known is None:
             metadata = {pair.key: pair.value for pair in key.metadata}
-            pem = self._reader.private_key(key.key, metadata).pem
+            pem = _read_key(self._reader.private_key, key.key, metadata).pem
             data_key = _decrypt_data_key(key.key, pem, key.value)
             if len(data_key) not in (16, 24, 32):
                 raise CryptoKeyError(f"key {key.key}: a data key of {len(data_key)} bytes")
@@ -215,6 +215,24 @@ class MessageDecryptor:
             if len(self._ciphers) > DATA_KEYS_MAX:
                 self._ciphers.popitem(last=False)
         return known
+
+
+def _read_key(
+    read: Callable[[str, Mapping[str, str]], EncryptionKey],
+    name: str,
+    metadata: Mapping[str, str],
+) -> EncryptionKey:
+    """Ask the application's key reader.
+
+    Raises:
+        CryptoKeyError: the reader has no key, or failed in any other way.
+    """
+    try:
+        return read(name, metadata)
+    except CryptoKeyError:
+        raise
+    except Exception as error:  # An application's code: any may come out of it.
+        raise CryptoKeyError(f"key {name}: the key reader failed: {error!r}") from error
 
 
 # -- the data key, encrypted for a key pair
@@ -239,7 +257,7 @@ def _encrypt_data_key(name: str, pem: bytes, data_key: bytes) -> bytes:
             return public.encrypt(data_key, _OAEP)
         if isinstance(public, ec.EllipticCurvePublicKey):
             return _ecies_encrypt(public, data_key)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CryptoKeyError(f"key {name}: not a usable public key: {error}") from error
     raise CryptoKeyError(
         f"key {name}: only RSA and elliptic curve keys are supported, not {type(public).__name__}"
@@ -253,7 +271,7 @@ def _decrypt_data_key(name: str, pem: bytes, value: bytes) -> bytes:
             return private.decrypt(value, _OAEP)
         if isinstance(private, ec.EllipticCurvePrivateKey):
             return _ecies_decrypt(private, value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CryptoKeyError(f"key {name}: cannot decrypt the data key: {error}") from error
     raise CryptoKeyError(
         f"key {name}: only RSA and elliptic curve keys are supported, not {type(private).__name__}"

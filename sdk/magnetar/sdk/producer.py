@@ -119,10 +119,15 @@ class Producer(ABC, Generic[T]):
             TransactionEndedError: the transaction has ended.
             MessageTooLargeError, AlreadyClosedError, CryptoKeyError, ServiceError
         """
-        message = self._values.message(
-            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
-        )
-        return await self.send_message(message, transaction)
+        try:
+            message = self._values.message(
+                value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+            )
+            return await self.send_message(message, transaction)
+        except Exception as error:
+            if transaction is not None:
+                transaction.fail(error)
+            raise
 
     def send_nowait(
         self,

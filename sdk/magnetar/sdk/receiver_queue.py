@@ -366,7 +366,7 @@ class ReceiverQueue:
         taken."""
         try:
             opened = open_entry(batch)
-        except CorruptMessageError:
+        except Exception:
             self._return_credit(batch.count)
             raise
         if opened is not batch:

@@ -155,7 +155,7 @@ class Schema(Generic[T]):
 
         Raises:
             SchemaValueError: the payload does not fit.
-            SchemaVersionError: the definition of that version `is_missing`.
+            SchemaVersionError: the definition of that version `is_missing`, or was rejected.
         """
         raise NotImplementedError
 
@@ -186,6 +186,10 @@ class Schema(Generic[T]):
             SchemaVersionError: messages of that version cannot be read with this schema.
         """
 
+    def reject_version(self, version: bytes, reason: str) -> None:
+        """Record that the definition of a version does not exist or cannot be read: it is not
+        missing any more, and `decode` raises SchemaVersionError with the reason."""
+
     def adopt(self, info: SchemaInfo | None) -> None:
         """Take the topic's own schema for a producer with `takes_topic_schema`; None if the topic
         has none."""
@@ -199,9 +203,15 @@ class VersionedSchema(Schema[T]):
 
     def __init__(self) -> None:
         self._known: set[bytes] = set()
+        self._rejected: dict[bytes, str] = {}
 
     def is_missing(self, version: bytes) -> bool:
-        return bool(version) and version not in self._known
+        return bool(version) and version not in self._known and version not in self._rejected
+
+    def reject_version(self, version: bytes, reason: str) -> None:
+        if len(self._rejected) >= self.VERSIONS_MAX:
+            self._rejected.clear()
+        self._rejected[version] = reason
 
     def _remember(self, version: bytes) -> None:
         """Record a version; called by `add_version` before it stores the parsed definition."""
@@ -214,6 +224,9 @@ class VersionedSchema(Schema[T]):
         """Forget all definitions, because there are `VERSIONS_MAX`."""
 
     def _check_version(self, version: bytes) -> None:
+        reason = self._rejected.get(version)
+        if reason is not None:
+            raise SchemaVersionError(f"schema version {version.hex()} cannot be read: {reason}")
         if self.is_missing(version):
             raise SchemaVersionError(
                 f"the definition of schema version {version.hex()} is not loaded: call `await "

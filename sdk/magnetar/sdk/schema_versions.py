@@ -64,9 +64,11 @@ async def get_or_create_schema(connection: Connection, topic: str, info: SchemaI
 async def load_versions(
     connection: Connection, topic: str, schema: Schema[T], versions: Iterable[bytes]
 ) -> None:
-    """Give a schema its missing definitions. A definition that cannot be read stays missing.
+    """Give a schema its missing definitions.
 
-    `Message.value` then raises an error, so that no message is lost for it.
+    A definition that does not exist or cannot be read is rejected, and not requested again. One
+    that the broker refuses now stays missing. In both cases `Message.value` raises an error, so
+    that no message is lost for it.
 
     Raises:
         BrokerUnavailableError, OperationTimeoutError
@@ -75,7 +77,11 @@ async def load_versions(
         if schema.is_missing(version):
             try:
                 found = await get_schema(connection, topic, version)
-                if found is not None:
+                if found is None:
+                    schema.reject_version(version, "the broker has no definition of it")
+                else:
                     schema.add_version(version, found[0])
-            except (ServiceError, SchemaError):
-                continue  # `Message.value` raises, with the version
+            except SchemaError as error:
+                schema.reject_version(version, str(error))
+            except ServiceError:
+                continue  # such as a missing permission, which an operator may grant

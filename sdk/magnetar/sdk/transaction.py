@@ -60,7 +60,7 @@ class Transaction:
         self._subscriptions: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[object]] = set()
         self.state = TransactionState.OPEN
-        self.failure: SdkError | None = None
+        self.failure: Exception | None = None
         """Why the transaction cannot be committed; None if it can."""
 
     @property
@@ -111,9 +111,13 @@ class Transaction:
         self._check_open()
         while self._under_way:
             await asyncio.wait(self._under_way)
+        self._check_open()  # another call may have ended it meanwhile
         if self.failure is not None:
             failure = self.failure
-            await self.abort()
+            try:
+                await self.abort()
+            except SdkError:
+                pass  # the broker aborts it after the timeout; the first error counts
             raise TransactionEndedError(f"transaction {self.id} is aborted: {failure}") from failure
         self.state = TransactionState.UNKNOWN
         try:
@@ -172,10 +176,14 @@ class Transaction:
         self._under_way.discard(task)
         if task.cancelled():
             # It may or may not have been carried out: a commit might lose it.
-            error: BaseException | None = TransactionEndedError("an operation in it was cancelled")
-        else:
-            error = task.exception()
-        if isinstance(error, SdkError) and self.failure is None:
+            self.fail(TransactionEndedError("an operation in it was cancelled"))
+        elif isinstance(error := task.exception(), Exception):
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Block the commit, because an operation failed: even if the application ignores the error,
+        the transaction must not take effect without that operation."""
+        if self.failure is None:
             self.failure = error
 
     def _check_open(self) -> None:

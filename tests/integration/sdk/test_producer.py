@@ -4,6 +4,8 @@ import asyncio
 import os
 from dataclasses import replace
 from random import Random
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -16,19 +18,25 @@ from magnetar.sdk.errors import (
     MessageTooLargeError,
     OperationTimeoutError,
     PendingLimitError,
+    SchemaValueError,
     SdkError,
     SendTimeoutError,
+    TransactionEndedError,
 )
+from magnetar.sdk.schemas import STRING
+from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire.errors import (
     MessageChecksumError,
     ProducerBusyError,
+    ProducerFencedError,
     TopicNameError,
     TopicTerminatedError,
 )
 from magnetar.sdk.wire.pulsar_pb2 import ServerError
 from tests.integration.sdk.conftest import FAST
 from tests.integration.sdk.scripted_broker import NO_REQUEST, Peer, ScriptedBroker, once
+from tests.waiting import until
 
 SINGLE = ProducerSettings(batching=False)
 
@@ -50,6 +58,22 @@ async def test_send_gives_the_id_of_the_stored_message(client: Client) -> None:
         MessageId(1, 1),
     ]
     assert producer.name == "made-up"
+
+
+async def test_a_transaction_is_not_committed_without_a_message_that_could_not_be_sent(
+    client: Client,
+) -> None:
+    producer = await client.producer("t", SINGLE, schema=STRING)
+    coordinators = AsyncMock()
+    coordinators.begin.return_value = (0, 7)
+    transaction = await Transaction(coordinators, 1_000).begin()
+    wrong: Any = 1
+    sends = (producer.send(each, transaction=transaction) for each in ("a", wrong))
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(each) for each in results] == [MessageId, SchemaValueError]
+    with pytest.raises(TransactionEndedError, match="str"):
+        await transaction.commit()
+    coordinators.end.assert_awaited_once_with(0, 7, commits=False)
 
 
 async def test_what_is_sent_in_one_turn_becomes_one_batch(
@@ -410,6 +434,25 @@ async def test_close_flushes_and_tells_the_broker(client: Client, broker: Script
         await producer.send(b"1")
     with pytest.raises(AlreadyClosedError):
         producer.send_nowait(b"1")
+
+
+async def test_close_raises_what_failed_because_the_producer_was_lost(
+    client: Client, broker: ScriptedBroker
+) -> None:
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type == BaseCommand.PRODUCER:
+            peer.refuse(command.producer.request_id, ServerError.ProducerFenced)
+        return command.type in (BaseCommand.PRODUCER, BaseCommand.SEND)
+
+    producer = await client.producer("t")
+    broker.faults.append(refuse)
+    producer.send_nowait(b"0")
+    await broker.wait_command(BaseCommand.SEND)
+    broker.drop_connections()
+    await until(lambda: producer.stats().messages_failed == 1)
+    with pytest.raises(ProducerFencedError):
+        await producer.close()
+    await producer.close()
 
 
 async def test_close_without_flush_fails_what_is_pending(

@@ -29,7 +29,12 @@ from magnetar.sdk.errors import MessageTooLargeError, PendingLimitError, SdkErro
 from magnetar.sdk.interceptors import ProducerInterceptor
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.wire import BaseCommand
-from magnetar.sdk.wire.errors import ProducerBusyError, ProducerFencedError
+from magnetar.sdk.wire.errors import (
+    MessageChecksumError,
+    ProducerBusyError,
+    ProducerFencedError,
+)
+from magnetar.sdk.wire.pulsar_pb2 import ServerError
 from tests.http_calls import admin
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
 from tests.standalone import Standalone
@@ -385,6 +390,28 @@ async def test_interceptors_see_and_change_messages_and_their_faults_lose_nothin
     assert [message.properties for batch in batches for message in batch.messages()] == [
         {"topic": "persistent://public/default/t"}
     ] * 2
+
+
+@pytest.mark.parametrize("call", ["send_nowait", "send_many"])
+async def test_flush_raises_the_errors_of_sends_without_a_callback_also_with_interceptors(
+    client: Client, broker: ScriptedBroker, call: str
+) -> None:
+    def refuse(peer: Peer, command: BaseCommand) -> bool:
+        if command.type == BaseCommand.SEND:
+            peer.refuse_send(command.send.sequence_id, ServerError.ChecksumError)
+        return command.type == BaseCommand.SEND
+
+    stamping = Stamping()
+    producer = await client.producer("t", ProducerSettings(interceptors=(stamping,)))
+    broker.faults.append(refuse)
+    if call == "send_nowait":
+        producer.send_nowait(b"one")
+    else:
+        await producer.send_many([b"one"])
+    with pytest.raises(MessageChecksumError):
+        await producer.flush()
+    assert stamping.told == [(b"one", None)]
+    await producer.flush()
 
 
 async def test_the_memory_limit_is_shared_by_all_producers(broker: ScriptedBroker) -> None:

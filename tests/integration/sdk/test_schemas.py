@@ -10,7 +10,10 @@ import pulsar.schema
 import pytest
 
 from magnetar.sdk import Client, Consumer, ConsumerSettings, InitialPosition, ProducerSettings
-from magnetar.sdk.errors import SchemaValueError
+from magnetar.sdk.consuming.message_copies import EncodedSchema
+from magnetar.sdk.errors import SchemaValueError, SchemaVersionError
+from magnetar.sdk.schema import SchemaInfo
+from magnetar.sdk.schema_versions import get_schema
 from magnetar.sdk.schemas import (
     BYTES,
     INT64,
@@ -247,6 +250,29 @@ async def test_auto_produce_takes_the_schema_of_the_topic(standalone: Standalone
         reader = await client.reader("raw-users", schema=AvroSchema(User))
         assert (await reader.read_next(timeout_s=30)).value() == User("raw", 1)
         assert await client.schema("no-schema-here") is None
+
+
+async def test_messages_of_a_type_that_cannot_be_decoded_come_as_fast_as_others(
+    standalone: Standalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(*arguments: Any) -> tuple[SchemaInfo, bytes] | None:
+        asked.append(arguments)
+        return await get_schema(*arguments)
+
+    asked: list[object] = []
+    monkeypatch.setattr("magnetar.sdk.schema_versions.get_schema", ask)
+    definition = b'{"type": "record", "name": "R", "fields": []}'
+    schema = EncodedSchema(SchemaInfo(SchemaType.PROTOBUF, definition))
+    async with Client(standalone.url) as client:
+        async with await client.producer("protobuf", schema=schema) as producer:
+            await producer.send_many([b"1", b"2", b"3"])
+        consumer = await client.consumer("protobuf", "s", FROM_START, schema=AutoConsumeSchema())
+        messages = await consumer.receive_many(10, timeout_s=30)
+        assert [each.data for each in messages] == [b"1", b"2", b"3"]
+        for each in messages:
+            with pytest.raises(SchemaVersionError, match="PROTOBUF"):
+                each.value()
+    assert len(asked) == 1
 
 
 async def test_a_cancelled_receive_that_waits_for_a_definition_takes_no_message(

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from magnetar.sdk.blocking import _LoopThread
+from magnetar.sdk.blocking import Client, _LoopThread
 from magnetar.sdk.errors import AlreadyClosedError
 
 
@@ -33,3 +33,12 @@ def test_a_call_that_waits_ends_with_the_thread() -> None:
     with pytest.raises(AlreadyClosedError):
         thread.call(lambda: None)
     thread.stop()
+
+
+def test_close_in_a_callback_is_refused_and_the_client_goes_on() -> None:
+    client = Client("pulsar://127.0.0.1:1")
+    with pytest.raises(AlreadyClosedError, match="from another thread"):
+        client._thread.call(client.close)
+    assert client._thread.call(lambda: 1) == 1
+    client.close()
+    client.close()

@@ -153,6 +153,40 @@ def test_keys_that_cannot_be_used_are_told(tmp_path: Path) -> None:
         FileKeyReader().private_key("a", {})
 
 
+class Given:
+    """Gives one key for all names, or raises."""
+
+    def __init__(self, pem: bytes | Exception) -> None:
+        self.pem = pem
+
+    def public_key(self, name: str, metadata: Mapping[str, str]) -> EncryptionKey:
+        if isinstance(self.pem, Exception):
+            raise self.pem
+        return EncryptionKey(self.pem)
+
+    private_key = public_key
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        # Keys of an algorithm that does not exist, 1.2.3.
+        b"-----BEGIN PUBLIC KEY-----\nMAswBAYCKgMDAwABAg==\n-----END PUBLIC KEY-----\n",
+        b"-----BEGIN PRIVATE KEY-----\nMA0CAQAwBAYCKgMEAgEC\n-----END PRIVATE KEY-----\n",
+        LookupError("the application's own defect"),
+    ],
+    ids=["public", "private", "reader"],
+)
+def test_any_failure_of_a_key_or_its_reader_is_an_error_of_encryption(
+    given: bytes | Exception,
+) -> None:
+    with pytest.raises(CryptoKeyError, match="key rsa"):
+        encryptor(Given(given), "rsa")  # type: ignore[arg-type]  # Any key reader.
+    hidden, metadata = encryptor(Keys(**PAIRS), "rsa").encrypt(b"body")
+    with pytest.raises(DecryptionError, match="key rsa"):
+        MessageDecryptor(Given(given)).decrypt(hidden, metadata)
+
+
 def test_a_name_out_of_a_message_leads_to_no_other_folder(tmp_path: Path) -> None:
     reader = FileKeyReader(private_path=str(tmp_path / "{name}.pem"))
     for name in ("../other", "a/b", "..", ""):

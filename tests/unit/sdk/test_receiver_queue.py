@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from magnetar.sdk.ack_grouping import AckGrouping
-from magnetar.sdk.batch import EntrySource, encode_plain_batch
+from magnetar.sdk.batch import EntrySource, MessageBatch, encode_plain_batch
 from magnetar.sdk.message import Message
 from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
 from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, MessageIdData, MessageMetadata
@@ -37,6 +39,18 @@ def test_credit_of_what_is_dropped_is_what_the_broker_charged() -> None:
     queue.extend([delivery([b"a"] * 4, ack_set=[0b1000]), delivery([b"a"] * 4)])
     queue.drop()
     assert queue.granted == [1 + 4]
+
+
+def test_credit_of_an_entry_is_returned_whatever_its_opening_raises() -> None:
+    def fail(_: MessageBatch) -> MessageBatch:
+        raise LookupError("a defect")
+
+    queue = Queue()
+    queue.open_entry = fail
+    queue.extend([delivery([b"a"] * 4)])
+    with pytest.raises(LookupError):
+        queue.take()
+    assert queue.granted == [4]
 
 
 def test_what_is_put_back_while_the_queue_is_held_is_held_too() -> None:

@@ -26,7 +26,6 @@ from typing import Any, Protocol
 from magnetar.sdk.ack_grouping import ALL_MESSAGES
 from magnetar.sdk.consuming.message_copies import MessageCopies
 from magnetar.sdk.context import ClientContext
-from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import DeadLetterPolicy
@@ -43,9 +42,22 @@ DELAY_TIME = "DELAY_TIME"
 RETRIES_MAX = 16
 """How often a message may be postponed without a policy, as with the official clients."""
 
+DELAY_S_MAX = 100 * 365 * 86_400
+"""Longest delay of a postponed message, in seconds."""
+
 LETTERS_REMEMBERED_MAX = 10_000
 """Entries remembered because messages of them have dead letters; at this bound the oldest is
 forgotten."""
+
+
+def check_delay(delay_s: float) -> None:
+    """Check the delay of a message that is to be postponed.
+
+    Raises:
+        ValueError: it is no number, or above `DELAY_S_MAX`.
+    """
+    if not -DELAY_S_MAX <= delay_s <= DELAY_S_MAX:  # false for NaN, too
+        raise ValueError(f"a delay of {delay_s:g} s; at most {DELAY_S_MAX} s are allowed")
 
 
 class LettersOnce:
@@ -190,8 +202,8 @@ class DeadLetters:
         for message in messages:
             try:
                 await self._store(message, self._properties(message))
-            except SdkError as error:
-                _log.warning("dead_letter_failed %s: %s", message, error)
+            except Exception as error:  # noqa: BLE001  # Else the message would never come again.
+                _log.warning("dead_letter_failed %s: %r", message, error)
                 giver.negative_acknowledge(self._once.failed(message))
             else:
                 self._once.stored(message)
@@ -218,8 +230,10 @@ class DeadLetters:
         """Store a message in the retry topic, or in the dead letter topic after too many retries.
 
         Raises:
+            ValueError: see `check_delay`.
             SdkError: no broker confirmed that the message is stored.
         """
+        check_delay(delay_s)
         own = self._properties(message)
         own.update(properties or {})
         times = _number(message.properties.get(RECONSUMETIMES)) + 1

@@ -16,6 +16,9 @@ Outcome of a message:
 | is cancelled, since the grace is over | is redelivered |
 
 A message that did not reach its handler before the end is the next one to be received.
+
+An error that is neither the handler's nor an `SdkError` is a defect. It ends the run in good order,
+because a lane that stopped unnoticed would hold up the messages of its keys.
 """
 
 import asyncio
@@ -26,6 +29,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+from magnetar.sdk.consuming.dead_letters import check_delay
 from magnetar.sdk.errors import CorruptMessageError, SdkError
 from magnetar.sdk.message import Message
 
@@ -52,6 +56,12 @@ class RetryLater(Exception):
     """Raised by a handler to redeliver the message after a delay, through the retry topic."""
 
     def __init__(self, delay_s: float = 60.0) -> None:
+        """Take the delay in seconds.
+
+        Raises:
+            ValueError: it is no number, or longer than 100 years.
+        """
+        check_delay(delay_s)
         super().__init__(f"in {delay_s:g} s")
         self.delay_s = delay_s
 
@@ -119,6 +129,7 @@ class _Run:
         self._lanes = [_Lane() for _ in range(concurrency)]
         self._freed = asyncio.Event()
         """Set when a lane gets room."""
+        self._is_over = False
         self._unstarted: list[Message[Any]] = []
         """Messages taken and not given to a handler, in the order of taking."""
 
@@ -128,23 +139,26 @@ class _Run:
             asyncio.create_task(self._work(lane), name="magnetar handler") for lane in self._lanes
         ]
         stopped = asyncio.create_task(self._stop.wait(), name="magnetar stop")
+        ends = {stopped, *working}  # a lane works until it is cancelled, or fails
         try:
-            await asyncio.wait({taking, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not stopped.done():
+            await asyncio.wait({taking, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if not any(each.done() for each in ends):
                 # The topic has ended, or the consumer is lost: the taken messages are still
                 # handled.
                 idle = asyncio.create_task(self._until_idle(), name="magnetar idle")
-                await asyncio.wait({idle, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({idle, *ends}, return_when=asyncio.FIRST_COMPLETED)
                 idle.cancel()
             await self._end(taking)
         finally:
+            self._is_over = True
             for task in (taking, stopped, *working):
                 task.cancel()
             self._give_back_waiting()
             await asyncio.gather(taking, stopped, *working, return_exceptions=True)
             self._consumer.untake(self._unstarted)
-        if not taking.cancelled() and (error := taking.exception()) is not None:
-            raise error
+        for task in (*working, taking):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
     async def _end(self, taking: "asyncio.Task[None]") -> None:
         """Stop taking messages, and let running handlers finish."""
@@ -204,7 +218,7 @@ class _Run:
     # -- handling
 
     async def _work(self, lane: _Lane) -> None:
-        while True:
+        while not self._is_over:  # a handler may suppress the cancellation of its lane
             message = await lane.waiting.get()
             try:
                 await self._handle(message)
@@ -216,25 +230,35 @@ class _Run:
         consumer = self._consumer
         try:
             await self._handler(message)
-        except asyncio.CancelledError:
-            consumer.redeliver([message])
-            raise
+        except asyncio.CancelledError as error:
+            if self._is_over:
+                consumer.redeliver([message])
+                raise
+            self._on_failed(message, error)  # something that the handler awaited was cancelled
         except RetryLater as later:
             await self._or_again(message, consumer.reconsume_later(message, delay_s=later.delay_s))
         except GiveUp:
             await self._or_again(message, consumer.give_up(message))
         except Exception as error:  # noqa: BLE001  # An application's code; the message comes again.
-            _log.warning("handler_failed %r: %r", message, error)
-            consumer.negative_acknowledge(message)
+            self._on_failed(message, error)
         else:
             consumer.acknowledge(message)
+
+    def _on_failed(self, message: Message[Any], error: BaseException) -> None:
+        _log.warning("handler_failed %r: %r", message, error)
+        self._consumer.negative_acknowledge(message)
 
     async def _or_again(self, message: Message[Any], work: Awaitable[None]) -> None:
         try:
             await work
-        except SdkError as error:
+        except asyncio.CancelledError:
+            self._consumer.redeliver([message])
+            raise
+        except Exception as error:
             _log.warning("handler_failed %r: not moved: %s", message, error)
             self._consumer.negative_acknowledge(message)
+            if not isinstance(error, SdkError):
+                raise
 
     async def _until_idle(self) -> None:
         while any(lane.count for lane in self._lanes):

@@ -19,7 +19,7 @@ from typing import Protocol
 from magnetar.sdk.backoff import Backoff
 from magnetar.sdk.connection import Connection
 from magnetar.sdk.context import ClientContext
-from magnetar.sdk.errors import SdkError
+from magnetar.sdk.errors import SdkError, ServiceError
 from magnetar.sdk.lookup import Lookup
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.pulsar_pb2 import (
@@ -174,10 +174,16 @@ class MatchingTopics:
             return
         try:
             connection = await self._lookup.service_connection()
-            if not connection.watches_topics:
-                return
-            connection.topic_watchers[self._id] = self
-            request_id = connection.next_request_id()
+            if connection.watches_topics:
+                await self._watch_at(connection)
+        except SdkError as error:
+            _log.info("topic_watch_failed pattern=%s: %s", self._pattern.watched, error)
+            self._is_refused = not error.retryable
+
+    async def _watch_at(self, connection: Connection) -> None:
+        request_id = connection.next_request_id()
+        connection.topic_watchers[self._id] = self
+        try:
             await connection.request(
                 request_id,
                 BaseCommand(
@@ -190,11 +196,25 @@ class MatchingTopics:
                     ),
                 ),
             )
-        except SdkError as error:
-            _log.info("topic_watch_failed pattern=%s: %s", self._pattern.watched, error)
-            self._is_refused = not error.retryable
-        else:
+        except ServiceError:
+            connection.topic_watchers.pop(self._id, None)
+            raise
+        except BaseException:
+            # The broker may watch all the same.
+            connection.topic_watchers.pop(self._id, None)
+            connection.send(self._close_command(connection))
+            raise
+        # The connection may have broken in the very read that brought the answer.
+        if connection.topic_watchers.get(self._id) is self:
             self._watched = connection
+
+    def _close_command(self, connection: Connection) -> BaseCommand:
+        return BaseCommand(
+            type=BaseCommand.WATCH_TOPIC_LIST_CLOSE,
+            watchTopicListClose=CommandWatchTopicListClose(
+                request_id=connection.next_request_id(), watcher_id=self._id
+            ),
+        )
 
     def on_topics_changed(self) -> None:
         """Report changed topics; called by the connection."""
@@ -210,11 +230,4 @@ class MatchingTopics:
         connection, self._watched = self._watched, None
         if connection is not None and connection.is_open:
             connection.topic_watchers.pop(self._id, None)
-            connection.send(
-                BaseCommand(
-                    type=BaseCommand.WATCH_TOPIC_LIST_CLOSE,
-                    watchTopicListClose=CommandWatchTopicListClose(
-                        request_id=connection.next_request_id(), watcher_id=self._id
-                    ),
-                )
-            )
+            connection.send(self._close_command(connection))

@@ -176,6 +176,17 @@ class TopicsConsumer(Consumer[Any]):
             member._take_more(result, messages_max)
             self._members.took(member, max(1, len(result) - before))
 
+    # -- dead letters: with a pattern each topic has its own
+
+    async def give_up(self, message: Message[Any]) -> None:
+        member = self._members.by_topic.get(message.topic)
+        if self._letters is not None or self._settings.dead_letters is None:
+            await super().give_up(message)
+        elif member is None:
+            raise _unknown_topic(message)
+        else:
+            await member.give_up(message)
+
     # -- topics come and go
 
     async def _acknowledge_in(
@@ -184,9 +195,7 @@ class TopicsConsumer(Consumer[Any]):
         member = self._members.of(what)
         if member is None:
             # The transaction must not commit as if the message had been acknowledged.
-            raise UnknownTopicError(
-                f"{what} belongs to a topic that this consumer no longer consumes"
-            )
+            raise _unknown_topic(what)
         await member._acknowledge_in(transaction, what, cumulative=cumulative)
 
     async def _open(self) -> None:
@@ -225,6 +234,10 @@ class TopicsConsumer(Consumer[Any]):
             await self._add(added, MessageId.EARLIEST if self._start is not None else None)
         finally:
             self._share_queue()
+        # The last topic without an end may have been removed, or the last one with an end.
+        had_ended, self.reached_end = self.reached_end, self._is_at_end()
+        if self.reached_end and not had_ended:
+            self._wake_all()
 
     async def _add(self, topics: Iterable[TopicName], start: MessageId | None) -> None:
         topics = list(topics)
@@ -304,8 +317,10 @@ class TopicsConsumer(Consumer[Any]):
             self.on_ready()
 
     def _is_at_end(self) -> bool:
-        """Whether no more messages will come, because all topics have ended."""
-        return all(each.reached_end for each in self._members.by_topic.values())
+        """Whether no more messages will come, because all topics have ended. Without topics it is
+        false: others may appear."""
+        members = self._members.by_topic.values()
+        return bool(members) and all(each.reached_end for each in members)
 
     def _on_member_active(self, is_active: bool) -> None:
         self.is_active = any(each.is_active for each in self._members)
@@ -322,6 +337,10 @@ class TopicsConsumer(Consumer[Any]):
         for each in members:
             each.on_ready = None
         await asyncio.gather(*(each.close() for each in members), return_exceptions=True)
+
+
+def _unknown_topic(what: Acknowledgeable) -> UnknownTopicError:
+    return UnknownTopicError(f"{what} belongs to a topic that this consumer no longer consumes")
 
 
 class Members:

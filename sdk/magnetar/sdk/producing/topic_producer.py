@@ -181,7 +181,9 @@ class TopicProducer(Producer[T]):
         limits."""
         self._check_usable()
         if self._values.interceptors is not None:
-            message, on_sent = self._values.intercept(message, on_sent)
+            message, on_sent = self._values.intercept(
+                message, on_sent, unwatched=self._under_way.keep_error
+            )
         if not has_room and self.is_full(len(message.payload)):
             raise self._limit_error()
         self._lane.give(message, on_sent, transaction)
@@ -238,8 +240,8 @@ class TopicProducer(Producer[T]):
         if self._closing:
             return
         try:
-            if flush and self._attachment.failure is None:
-                await self.flush()
+            if flush:
+                await self.flush()  # If the producer is lost, nothing is pending: it only raises.
         finally:
             self._closing = True
             try:

@@ -106,7 +106,13 @@ class SendsUnderWay:
         for each in on_sent:
             if each is not None:
                 tell(each, None, error)
-        if not on_sent and messages and self._unreported is None:
+        # A batch may hold messages with and without callbacks.
+        if None in on_sent if on_sent else messages:
+            self.keep_error(None, error)
+
+    def keep_error(self, _: MessageId | None, error: SdkError | None) -> None:
+        """Keep the error of a message without a callback for the next `flush`; an `OnSent`."""
+        if self._unreported is None:
             self._unreported = error
 
     async def flush(self) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Generic, cast
 
-from magnetar.sdk.errors import SchemaValueError
+from magnetar.sdk.errors import SchemaValueError, SdkError
 from magnetar.sdk.interceptors import ProducerInterceptor, ProducerInterceptors
+from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.pending_sends import OnSent
 from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.schema import Schema, T
@@ -48,10 +49,8 @@ class ValueEncoder(Generic[T]):
             if own_key is not None:
                 key = own_key
             is_null_key = schema.is_null_key(value)
-        elif isinstance(value, bytes):
-            payload = value
         else:
-            raise SchemaValueError(f"expected bytes, got {type(value).__name__}")
+            payload = _checked(value)
         return OutgoingMessage(
             payload=payload,
             key=key,
@@ -65,21 +64,23 @@ class ValueEncoder(Generic[T]):
         )
 
     def intercept(
-        self, message: OutgoingMessage, on_sent: OnSent | None
+        self, message: OutgoingMessage, on_sent: OnSent | None, *, unwatched: OnSent
     ) -> tuple[OutgoingMessage, OnSent | None]:
-        """Pass a message through the interceptors; return it with the callback for its outcome."""
+        """Pass a message through the interceptors; return it with the callback for its outcome.
+
+        `unwatched` is called if the application gave no `on_sent`: the callback of the interceptors
+        alone would hide the error from `flush`.
+        """
         interceptors = self.interceptors
         if interceptors is None:
             return message, on_sent
         message = interceptors.before_send(message)
         tell = partial(interceptors.on_sent, message)
-        if on_sent is None:
-            return message, tell
-        asked = on_sent
+        last = unwatched if on_sent is None else on_sent
 
-        def both(message_id: object, error: object) -> None:
-            tell(message_id, error)  # type: ignore[arg-type]  # Those of OnSent, passed on.
-            asked(message_id, error)  # type: ignore[arg-type]  # As above.
+        def both(message_id: MessageId | None, error: SdkError | None) -> None:
+            tell(message_id, error)
+            last(message_id, error)
 
         return message, both
 
@@ -91,12 +92,14 @@ class ValueEncoder(Generic[T]):
         """
         if self.interceptors is not None:
             return None
+        schema = self.schema
+        if schema is None and list(map(type, values)).count(bytes) == len(values):
+            return cast("Sequence[bytes]", values)  # The usual case, by the fastest check.
         if not all(values) and None in values:  # `all` alone is the faster of the two.
             return None
-        schema = self.schema
         given = cast("Sequence[T]", values)
         if schema is None:
-            return cast("Sequence[bytes]", given)
+            return [_checked(value) for value in given]
         if any(
             schema.is_null(value)
             or schema.is_null_key(value)
@@ -105,3 +108,9 @@ class ValueEncoder(Generic[T]):
         ):
             return None
         return [schema.encode(value) for value in given]
+
+
+def _checked(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise SchemaValueError(f"expected bytes, got {type(value).__name__}")
+    return value

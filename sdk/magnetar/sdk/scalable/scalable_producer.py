@@ -428,7 +428,7 @@ class ScalableProducer(Producer[T]):
         """
         self._check_usable()
         if self._values.interceptors is not None:
-            message, on_sent = self._values.intercept(message, on_sent)
+            message, on_sent = self._values.intercept(message, on_sent, unwatched=self._keep_error)
         self._order += 1
         now_s = self._clock.monotonic_s()
         send = _Send(self._outcome, message, on_sent, self._order, now_s)
@@ -485,7 +485,12 @@ class ScalableProducer(Producer[T]):
         self._settle(send)
         if send.on_sent is not None:
             tell(send.on_sent, None, error)
-        elif self._unreported is None:
+        else:
+            self._keep_error(None, error)
+
+    def _keep_error(self, _: MessageId | None, error: SdkError | None) -> None:
+        """Keep the error of a message without a callback for the next `flush`; an `OnSent`."""
+        if self._unreported is None:
             self._unreported = error
 
     def _settle(self, send: _Send) -> None:

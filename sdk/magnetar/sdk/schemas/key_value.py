@@ -116,6 +116,10 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         self._key.add_version(version, key)
         self._value.add_version(version, value)
 
+    def reject_version(self, version: bytes, reason: str) -> None:
+        self._key.reject_version(version, reason)
+        self._value.reject_version(version, reason)
+
 
 def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncoding]:
     """Return the two schemas of a KEY_VALUE schema, and its encoding.

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +20,7 @@ from magnetar.sdk import (
     RetryLater,
     SubscriptionType,
 )
+from magnetar.sdk.errors import NotSupportedError
 from magnetar.testing import Broker
 from tests.integration.sdk.embedded import EARLIEST, admin, data, numbered, send, take
 from tests.waiting import until
@@ -145,6 +147,36 @@ async def test_a_handler_can_put_off_and_give_up(client: Client, topic: str) -> 
     assert seen == {b"later": 2, b"never": 1}
     async with client.reader(f"{topic}-s-DLQ") as letters:
         assert (await letters.read_next(timeout_s=30)).data == b"never"
+
+
+async def test_a_handler_can_give_up_a_message_of_any_topic_of_a_pattern(
+    client: Client, topic: str
+) -> None:
+    names = [f"{topic}-{each}" for each in "ab"]
+    for name in names:
+        await send(client, name, [b"never"])
+    stop = asyncio.Event()
+    policy = DeadLetterPolicy(redeliveries_max=9, initial_subscription="letters")
+
+    seen: Counter[str] = Counter()
+
+    async def handle(message: Message) -> None:
+        seen[message.topic] += 1
+        raise GiveUp
+
+    pattern = re.compile(f"{topic.rpartition('/')[2]}-[ab]")
+    async with client.consumer(pattern, "s", replace(SHARED, dead_letters=policy)) as consumer:
+        running = asyncio.create_task(consumer.run(handle, stop=stop))
+        await until(lambda: consumer.stats().given_up == 2)
+        stop.set()
+        await running
+    assert seen == dict.fromkeys(names, 1)
+    for name in names:
+        async with client.reader(f"{name}-s-DLQ") as letters:
+            assert (await letters.read_next(timeout_s=30)).data == b"never"
+    async with client.consumer(pattern, "none", FROM_START) as consumer:
+        with pytest.raises(NotSupportedError, match="dead_letters"):
+            await consumer.give_up(await consumer.receive(timeout_s=30))
 
 
 async def test_a_stop_waits_for_handlers_and_gives_back_the_rest(

@@ -323,6 +323,34 @@ async def test_iteration_ends_with_the_last_topic(
         assert Counter(seen) == Counter(numbered(10))
 
 
+async def test_iteration_ends_when_the_last_topic_without_an_end_is_deleted(
+    server: Broker, client: Client, topic: str
+) -> None:
+    ending, going = f"{topic}-ending", f"{topic}-going"
+    pattern = re.compile(f"{topic.rpartition('/')[2]}-.*")
+    await send(client, ending, [b"a"])
+    await send(client, going, [b"a"])
+    await admin(server, "POST", f"{ending.replace('://', '/')}/terminate")
+    async with await client.consumer(pattern, "s", QUICK) as consumer:
+        assert isinstance(consumer, TopicsConsumer)
+        members = consumer._members
+
+        async def iterate() -> None:
+            async for message in consumer:
+                await consumer.acknowledge_confirmed(message)
+
+        iterating = asyncio.create_task(iterate())
+        await until(lambda: members.by_topic[ending].reached_end, "one topic has ended")
+        assert not consumer.reached_end
+        await admin(server, "DELETE", f"{going.replace('://', '/')}?force=true")
+        async with asyncio.timeout(10):
+            await iterating
+        # Without any topic left there may be others later.
+        await admin(server, "DELETE", f"{ending.replace('://', '/')}?force=true")
+        await until(lambda: not consumer.topics, "the ended topic is let go")
+        await until(lambda: not consumer.reached_end)
+
+
 async def spread_two(client: Client, topic: str) -> None:
     for index in range(2):
         await send(client, f"{topic}-partition-{index}", numbered(10)[index::2])

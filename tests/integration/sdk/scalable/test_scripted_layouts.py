@@ -8,6 +8,8 @@ import pytest
 
 from magnetar.sdk import Client, Producer, ProducerSettings
 from magnetar.sdk.errors import LayoutError, SdkError
+from magnetar.sdk.interceptors import ProducerInterceptor
+from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.scalable.scalable_producer import ScalableProducer
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -211,6 +213,26 @@ async def test_without_a_next_layout_messages_fail_after_the_send_timeout() -> N
                 with pytest.raises(TopicTerminatedError):
                     await producer.flush()
                 assert (producer.pending_messages, producer.stats().messages_failed) == (0, 2)
+
+
+async def test_flush_raises_errors_of_sends_without_a_callback_also_with_interceptors() -> None:
+    class Passing(ProducerInterceptor):
+        def before_send(self, topic: str, message: OutgoingMessage) -> OutgoingMessage:
+            return message
+
+        def on_sent(self, *outcome: object) -> None:
+            told.append(outcome)
+
+    told: list[object] = []
+    settings = ProducerSettings(send_timeout_ms=50, interceptors=(Passing(),))
+    async with ScriptedBroker() as broker, Client(broker.url, FAST) as client:
+        with _answering(broker, _ONE) as layouts:
+            async with client.producer(_TOPIC, settings) as producer:
+                layouts.refused.add(0)
+                producer.send_nowait(b"x", key="k")
+                with pytest.raises(TopicTerminatedError):
+                    await producer.flush()
+    assert len(told) == 1
 
 
 async def test_buckets_that_make_no_sense_are_refused() -> None:

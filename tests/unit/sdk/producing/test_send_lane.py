@@ -185,6 +185,20 @@ async def test_an_error_that_nobody_watched_is_raised_by_the_next_flush_once() -
     await wired.under_way.flush()
 
 
+async def test_flush_raises_the_error_of_a_message_whose_batch_has_callbacks() -> None:
+    wired = Wired(ProducerSettings())
+    told: Told = []
+    wired.lane.give(message(b"a"), None)
+    wired.lane.give(message(b"b"), lambda *outcome: told.append(outcome))
+    wired.lane.close_batches()
+    error = SdkError("over")
+    wired.under_way.fail_all(error)
+    assert told == [(None, error)]
+    with pytest.raises(SdkError, match="over"):
+        await wired.under_way.flush()
+    await wired.under_way.flush()
+
+
 async def test_what_has_no_receipt_is_sent_again_as_it_was() -> None:
     wired = Wired(ProducerSettings())
     for payload in (b"a", b"b"):

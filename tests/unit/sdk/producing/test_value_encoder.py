@@ -1,5 +1,10 @@
 """From values to messages: what may go as plain payloads, and what may not."""
 
+from typing import Any
+
+import pytest
+
+from magnetar.sdk.errors import SchemaValueError
 from magnetar.sdk.producing.outgoing import single_metadata
 from magnetar.sdk.producing.value_encoder import ValueEncoder
 from magnetar.sdk.schemas import INT32, STRING
@@ -19,6 +24,16 @@ def test_values_go_as_plain_payloads_only_if_none_has_a_key() -> None:
     raw: ValueEncoder[bytes] = ValueEncoder("t", None, ())
     assert raw.payloads([b"a", b""]) == [b"a", b""]
     assert raw.payloads([b"a", None]) is None
+
+
+@pytest.mark.parametrize("wrong", ["text", 1, "", bytearray(b"b")])
+def test_without_a_schema_only_bytes_are_sent_one_by_one_or_many(wrong: Any) -> None:
+    encoder: ValueEncoder[bytes] = ValueEncoder("t", None, ())
+    expected = f"expected bytes, got {type(wrong).__name__}"
+    with pytest.raises(SchemaValueError, match=expected):
+        encoder.message(wrong)
+    with pytest.raises(SchemaValueError, match=expected):
+        encoder.payloads([b"a", wrong])
 
 
 def test_a_value_that_is_none_is_a_null() -> None:

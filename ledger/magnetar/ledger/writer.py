@@ -395,6 +395,8 @@ class LedgerWriter:
             self._state = _State.CLOSING
         if not force:
             await self._wait_drained()
+            if isinstance(self._error, LedgerClosedError):  # abandoned meanwhile
+                raise self._error
         if isinstance(self._error, LedgerFencedError):
             raise self._error
         self._abandon_pending(LedgerClosedError(f"ledger {self.ledger_id} is closing"))

@@ -90,9 +90,11 @@ class LedgerWriter:
         """The newest LAC that was sent to bookies, with an entry or explicitly."""
         self._explicit_lac_s = settings.explicit_lac_interval_ms / 1000
         self._explicit_lac_timer: asyncio.TimerHandle | None = None
+        self._explicit_lac = -1
+        """The last explicit LAC that was sent."""
         self._explicit_lac_answers_due = 0
         self._explicit_lac_copies = 0
-        """Number of bookies that have stored the last explicit LAC."""
+        """Number of bookies that have stored it."""
         self._length_sent = 0
         self._length_confirmed = 0
         self._unsent: list[bytes] = []
@@ -298,7 +300,7 @@ class LedgerWriter:
         last_add_confirmed = self._last_add_confirmed
         if last_add_confirmed <= self._told_last_add_confirmed:
             return
-        self._told_last_add_confirmed = last_add_confirmed
+        self._told_last_add_confirmed = self._explicit_lac = last_add_confirmed
         body = (self._key, self._codec.seal_lac(last_add_confirmed))
         ensemble = self._pipeline.ensemble
         self._explicit_lac_answers_due, self._explicit_lac_copies = len(ensemble), 0
@@ -312,16 +314,8 @@ class LedgerWriter:
             )
 
     def _on_lac_reply(self, told: int, reply: Frame | BookieUnavailableError) -> None:
-        """Count a copy of the explicit LAC. It is a hint to readers, who ask any E - Qa + 1
-        bookies, so it needs Qa copies."""
-        self._explicit_lac_answers_due -= 1
-        if isinstance(reply, Frame) and reply.status == Status.OK:
-            self._explicit_lac_copies += 1
-        is_short = self._explicit_lac_copies < self.metadata.ack_quorum
-        if self._explicit_lac_answers_due == 0 and is_short:
-            if self._told_last_add_confirmed == told:  # otherwise an entry has carried a newer LAC
-                self._told_last_add_confirmed = told - 1
-            self._tell_lac_later()
+        if told == self._explicit_lac:  # otherwise a late reply to an earlier one
+            self._count_lac_copy(reply)
         if isinstance(reply, Frame) and reply.status == Status.FENCED:
             self._fail(
                 LedgerFencedError(
@@ -329,6 +323,18 @@ class LedgerWriter:
                     f"it ends"
                 )
             )
+
+    def _count_lac_copy(self, reply: Frame | BookieUnavailableError) -> None:
+        """Count a copy of the explicit LAC. It is a hint to readers, who ask any E - Qa + 1
+        bookies, so it needs Qa copies."""
+        self._explicit_lac_answers_due -= 1
+        if isinstance(reply, Frame) and reply.status == Status.OK:
+            self._explicit_lac_copies += 1
+        is_short = self._explicit_lac_copies < self.metadata.ack_quorum
+        if self._explicit_lac_answers_due == 0 and is_short:
+            if self._told_last_add_confirmed == self._explicit_lac:
+                self._told_last_add_confirmed -= 1  # otherwise an entry has carried a newer LAC
+            self._tell_lac_later()
 
     def _tell(self, on_done: OnDone, error: LedgerError | None) -> None:
         """Call `on_done`. An exception in one callback must not prevent the later ones."""

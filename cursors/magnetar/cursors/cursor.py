@@ -127,7 +127,7 @@ class Cursor(SubscriptionCursor):
         Raises:
             NoSuchCursorError: the cursor does not exist, and `initial` is None.
             CursorUnavailableError: bookies or metadata cannot be reached; the stored state is
-                unchanged.
+                unchanged, but the former owner may be fenced already.
             CursorFencedError: others keep opening the cursor at the same time, or the log has
                 another owner.
             InvalidCursorNameError, InvalidCursorNodeError, UnsupportedCursorRecordError

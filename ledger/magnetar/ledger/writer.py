@@ -116,7 +116,8 @@ class LedgerWriter:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the handle ended because its bookies failed, or was fenced."""
+        """Whether the handle ended before its ledger was closed: its bookies failed, another client
+        acts on the ledger or deleted it, or the handle was abandoned."""
         return self._state is _State.FAILED
 
     @property
@@ -388,6 +389,10 @@ class LedgerWriter:
         Raises:
             LedgerFencedError: another client recovers or has closed the ledger differently.
             LedgerClosedError: the handle was abandoned meanwhile.
+            LedgerWriteError: another client changed the ensemble; or, without `force`, the adds
+                failed for lack of bookies before the call.
+            NoSuchLedgerError: the ledger was deleted.
+            InvalidLedgerMetadataError: another process wrote metadata that breaks a rule.
             MetadataUnavailableError and other MetadataErrors: call again.
         """
         if self._state is _State.CLOSED:

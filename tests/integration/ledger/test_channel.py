@@ -373,7 +373,7 @@ async def test_a_hello_without_an_answer_fails_what_waits_for_it(
 
 
 async def test_a_request_that_times_out_during_a_connect_is_dropped_with_its_bytes() -> None:
-    """Its bytes do not count as unanswered any more, so they must not be kept either."""
+    """The bytes of such a request do not count as unanswered any more, so none may be kept."""
     bookie = ScriptedBookie()
     bookie.answer = answer_ok
     network = SlowToConnect()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.ledger.errors import MetadataUnavailableError
+from magnetar.ledger.errors import LedgerClosedError, MetadataUnavailableError
 from magnetar.ledger.ledger_metadata import LedgerState
 from magnetar.ledger.wire import Op, Status
 from tests.simulation.clients import FAST
@@ -59,3 +59,21 @@ async def test_a_close_whose_outcome_was_unknown_is_not_taken_for_another_client
     metadata = await w.close()
     assert metadata.last_entry_id == 0
     assert not w.writer.has_failed
+
+
+@scenario(bookies=3, quorum=(3, 3, 2))
+async def test_a_writer_that_is_abandoned_while_its_close_drains_leaves_the_ledger_open(
+    sim: Simulation,
+) -> None:
+    w = await sim.writer()
+    await w.add()
+    sim.net.hold(client="w", op=Op.ADD, reply=True)
+    w.append()
+    closing = w.client.spawn(w.writer.close())
+    await sim.sleep(0.1)
+    w.client.process.context.copy().run(w.writer.abandon)
+    with pytest.raises(LedgerClosedError, match="given up"):
+        await closing
+    assert w.failed == [1]
+    await sim.settle()
+    assert sim.metadata(w.ledger_id).state is LedgerState.OPEN

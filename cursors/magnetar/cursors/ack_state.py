@@ -186,9 +186,13 @@ class AckState:
 
     def remaining_words(self, position: Position) -> tuple[int, ...]:
         """Return ack_set words of the open batch indexes; () if none was acknowledged by index."""
-        batches = self._batches.get(position[0])
-        bits = batches.get(position[1], 0) if batches else 0
+        bits = self.remaining_bits(position)
         return words_from_bits(bits) if bits else ()
+
+    def remaining_bits(self, position: Position) -> int:
+        """Return the open batch indexes as bits; 0 if none was acknowledged by index."""
+        batches = self._batches.get(position[0])
+        return batches.get(position[1], 0) if batches else 0
 
     # Acknowledging
 

@@ -127,7 +127,7 @@ class Cursor(SubscriptionCursor):
         Raises:
             NoSuchCursorError: the cursor does not exist, and `initial` is None.
             CursorUnavailableError: bookies or metadata cannot be reached; the stored state is
-                unchanged.
+                unchanged, but the former owner may be fenced already.
             CursorFencedError: others keep opening the cursor at the same time, or the log has
                 another owner.
             InvalidCursorNameError, InvalidCursorNodeError, UnsupportedCursorRecordError
@@ -330,7 +330,8 @@ class Cursor(SubscriptionCursor):
             self._finish(CursorClosedError(f"cursor {self._path} is deleted"))
 
     def abandon(self) -> None:
-        """End the handle at once and start no more saves: for an owner that has lost the log."""
+        """End the handle at once and write nothing more: for an owner that may have lost the log. A
+        save in progress ends before its next write."""
         self._finish(CursorClosedError(f"cursor {self._path} was abandoned"))
 
     # Saving
@@ -425,6 +426,7 @@ class Cursor(SubscriptionCursor):
     def _finish(self, end: CursorError) -> None:
         if self._end is None:
             self._end = end
+        self._saver.abandon()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

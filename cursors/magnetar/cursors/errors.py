@@ -5,7 +5,7 @@ CursorError                     root; `retryable` says whether the same call may
 ├── InvalidCursorNameError      the name cannot be stored
 ├── CursorFencedError           another owner opened or deleted the cursor; this handle ends
 ├── CursorClosedError           this handle is closed
-├── CursorUnavailableError      ledgers or metadata cannot be reached now; nothing was decided
+├── CursorUnavailableError      ledgers or metadata cannot be reached now; call again
 ├── CursorStateTooLargeError    properties exceed a record or the node
 ├── InvalidCursorNodeError      a metadata node breaks the format
 └── CursorRecordError           the bytes are not a cursor record
@@ -37,7 +37,11 @@ class CursorClosedError(CursorError):
 
 
 class CursorUnavailableError(CursorError):
-    """The cursor cannot be opened or saved now. Its state is unchanged."""
+    """The cursor cannot be opened, saved or deleted now; call again. No stored state was lost.
+
+    The outcome of a save or deletion may be unknown. A failed open may have fenced the cursor
+    ledger of the former owner already, which then cannot save either.
+    """
 
     retryable = True
 

@@ -17,11 +17,15 @@ class SavePace:
         """Time of the first free turn, in seconds of the monotonic clock."""
 
     def delay_s(self, now_s: float, interval_s: float) -> float:
-        """Take the next turn at least `interval_s` away; return the wait for it, in seconds.
+        """Take the next turn; return the wait for the save, in seconds: for the turn, and then
+        `interval_s`.
 
-        The wait exceeds `delay_s_max` only if the interval does.
+        So a cursor with a long interval delays no other. The wait exceeds `delay_s_max` only if the
+        interval does. A cursor that would have to wait longer for its turn saves without one.
         """
-        longest_s = max(interval_s, self._delay_s_max)
-        at_s = min(max(now_s + interval_s, self._next_s), now_s + longest_s)
-        self._next_s = at_s + self._step_s
-        return at_s - now_s
+        turn_wait_s_max = max(0.0, self._delay_s_max - interval_s)
+        turn_s = max(now_s, self._next_s)
+        if turn_s > now_s + turn_wait_s_max:
+            return turn_wait_s_max + interval_s
+        self._next_s = turn_s + self._step_s
+        return turn_s - now_s + interval_s

@@ -23,6 +23,7 @@ import structlog
 from magnetar.cursors.ack_state import AckSnapshot, LogShape
 from magnetar.cursors.errors import (
     CorruptCursorRecordError,
+    CursorClosedError,
     CursorFencedError,
     CursorStateTooLargeError,
     NoSuchCursorError,
@@ -75,6 +76,10 @@ class RecordWriter(Protocol):
 
     async def close(self) -> object: ...
 
+    def abandon(self) -> None:
+        """End the handle without closing the ledger; pending adds fail."""
+        ...
+
 
 class RecordReader(Protocol):
     """A closed cursor ledger."""
@@ -125,6 +130,7 @@ class CursorSaver:
         self._writer: RecordWriter | None = None
         self._opened_s = 0.0
         self._entries = 0
+        self._is_abandoned = False
         self.switched_ms = 0
         """Creation time of the current cursor ledger, ms since the epoch; 0 if there is none."""
         self.record_bytes = 0
@@ -160,7 +166,7 @@ class CursorSaver:
             node = folded
         else:
             node = self._shortened(node, record, cursor_ledger_id=node.cursor_ledger_id)[0]
-        await self._owned.write(node)
+        await self._write(node)
         await self._delete_unused()
 
     async def save(self, record: CursorRecord) -> CursorRecord:
@@ -195,7 +201,7 @@ class CursorSaver:
         """
         folded = self._node_with(self.node, record, cursor_ledger_id=NO_LEDGER)
         if self._fits_node(record.snapshot, folded):
-            await self._owned.write(folded)
+            await self._write(folded)
             self._writer = None
             await self._delete_unused()
             return record
@@ -216,7 +222,7 @@ class CursorSaver:
         """
         node = self.node.model_copy(update={"properties": properties})
         self._check_node_size(node)
-        await self._owned.write(node)
+        await self._write(node)
 
     async def delete(self) -> None:
         """Delete the node, then the cursor ledger.
@@ -229,6 +235,21 @@ class CursorSaver:
         self._writer = None
         for ledger_id in sorted(self._ledger_ids):
             await self._delete_ledger(ledger_id)
+
+    def abandon(self) -> None:
+        """Write nothing more; a save in progress fails with CursorClosedError before its next
+        write."""
+        self._is_abandoned = True
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def _check_kept(self) -> None:
+        if self._is_abandoned:
+            raise CursorClosedError(f"cursor {self._name} of {self._log_path} was abandoned")
+
+    async def _write(self, node: CursorNode) -> None:
+        self._check_kept()
+        await self._owned.write(node)
 
     def _is_full(self) -> bool:
         age_s = self._clock.monotonic_s() - self._opened_s
@@ -251,6 +272,7 @@ class CursorSaver:
                 f"fenced by another owner"
             ) from exc
         except LedgerError as error:
+            self._check_kept()
             _log.warning(
                 "cursor_ledger_failed",
                 **self._names(),
@@ -264,6 +286,7 @@ class CursorSaver:
         return True
 
     async def _switch_ledger(self, record: CursorRecord, data: bytes) -> None:
+        self._check_kept()
         settings = self._settings
         writer = await self._ledgers.create(
             ensemble_size=settings.ensemble_size,
@@ -278,13 +301,15 @@ class CursorSaver:
         )
         self._ledger_ids.add(writer.ledger_id)
         await writer.add(data)
-        node, _ = self._shortened(self.node, record, cursor_ledger_id=writer.ledger_id)
         try:
-            await self._owned.write(node)
-        except CursorFencedError:
-            if not self._owned.is_in_doubt:  # else the new owner may have seen it in the node
+            node, _ = self._shortened(self.node, record, cursor_ledger_id=writer.ledger_id)
+            await self._write(node)
+            self._check_kept()
+        except BaseException as error:
+            writer.abandon()  # the node may name the ledger; nothing more is added to it here
+            if isinstance(error, CursorFencedError) and not self._owned.is_in_doubt:
                 await self._delete_ledger(writer.ledger_id)
-            raise
+            raise  # if in doubt, the new owner may have seen the ledger in the node
         self._writer = writer
         self._opened_s = self._clock.monotonic_s()
         self._entries = 1
@@ -294,7 +319,7 @@ class CursorSaver:
 
     async def _save_in_node(self, record: CursorRecord) -> CursorRecord:
         node, snapshot = self._shortened(self.node, record, cursor_ledger_id=NO_LEDGER)
-        await self._owned.write(node)
+        await self._write(node)
         self._writer = None
         await self._delete_unused()
         return record if snapshot is record.snapshot else replace(record, snapshot=snapshot)

@@ -125,8 +125,13 @@ class SubscriptionCursor(ABC):
 
         `batch_size`: messages in the entry; 0 if unknown.
         """
-        is_acked = self._state.ack_batch(position, words, batch_size)
-        self._changed()
+        state = self._state
+        if state.is_acked(position):
+            return True
+        before = state.remaining_bits(position)
+        is_acked = state.ack_batch(position, words, batch_size)
+        if is_acked or state.remaining_bits(position) != before:
+            self._changed()
         return is_acked
 
     def ack_cumulative(

@@ -14,6 +14,7 @@ the connection when the bookie registers at another address: any process may lis
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import cast
 
 from magnetar.ledger.errors import (
@@ -128,7 +129,8 @@ class BookieChannel:
         self._connecting: asyncio.Task[None] | None = None
         self._address: tuple[str, int] | None = None
         """The address of the current connection or connection attempt."""
-        self._waiting: list[bytes] = []
+        self._waiting: dict[int, tuple[bytes, ...]] = {}
+        """Frames that wait for a connection, by request id."""
         self._requests: dict[int, _Request] = {}
         self._outstanding_bytes = 0
         self._next_request_id = 0
@@ -186,7 +188,7 @@ class BookieChannel:
             flags=flags,
         )
         if self._transport is None:
-            self._waiting += (header, *body)
+            self._waiting[request_id] = (header, *body)
         else:
             self._transport.writelines((header, *body))
 
@@ -247,8 +249,8 @@ class BookieChannel:
         self._transport = transport
         self._heard_at_s = self._clock.monotonic_s()
         if self._waiting:
-            transport.writelines(self._waiting)
-            self._waiting = []
+            transport.writelines(list(chain.from_iterable(self._waiting.values())))
+            self._waiting = {}
 
     async def _greet(self, info: BookieInfo) -> tuple[_Connection, asyncio.Transport]:
         """Connect, and return once the intended bookie has answered.
@@ -330,7 +332,7 @@ class BookieChannel:
         self, reason: str, kind: type[BookieUnavailableError] = BookieUnavailableError
     ) -> None:
         error = self._last_failure = kind(f"bookie {self.bookie_id}: {reason}")
-        self._waiting = []
+        self._waiting = {}
         requests, self._requests = self._requests, {}
         self._outstanding_bytes = 0
         for request in requests.values():
@@ -363,6 +365,7 @@ class BookieChannel:
             if request.deadline_s > now_s:
                 break
             del self._requests[request_id]
+            self._waiting.pop(request_id, None)  # else its bytes would exceed the channel's bound
             self._outstanding_bytes -= request.size_bytes
             expired.append(request)
         if expired and self._is_stuck(sent_at_s=expired[-1].deadline_s - timeout_s):

@@ -250,7 +250,7 @@ class LogReader:
         ledger_id = self._position.ledger_id
         try:
             payloads = await ledger.read(first, last, bytes_max=bytes_max)
-        except (NoSuchEntryError, NoSuchLedgerError, LogDataLossError, ObjectError):
+        except (NoSuchEntryError, NoSuchLedgerError, LogDataLossError, ObjectError) as error:
             before = self._listed(ledger_id)
             await self._load()
             now = self._listed(ledger_id)
@@ -259,6 +259,10 @@ class LogReader:
             elif before is not None and now.object != before.object:
                 await self._leave_ledger()
                 return []
+            elif isinstance(error, NoSuchLedgerError):
+                # The next call opens it again: an operator may have restored its metadata.
+                await self._leave_ledger()
+                raise self._why_lost(ledger_id) from error
             raise
         self._position = Position(ledger_id, first + len(payloads))
         return [
@@ -396,11 +400,14 @@ class LogReader:
         if listed is not None and listed.is_in_object:
             return  # it is in an object now
         if listed is not None:
-            raise LogDataLossError(
-                f"{self.path}: ledger {gone} is listed, but its metadata is gone, and its entries "
-                "cannot be read; to skip them, seek behind it"
-            )
+            raise self._why_lost(gone)
         self._check_not_trimmed(gone)
+
+    def _why_lost(self, ledger_id: int) -> LogDataLossError:
+        return LogDataLossError(
+            f"{self.path}: ledger {ledger_id} is listed, but its metadata is gone, and its entries "
+            "cannot be read; to skip them, seek behind it"
+        )
 
     def _check_not_trimmed(self, ledger_id: int) -> None:
         if not 0 <= ledger_id <= self._metadata.removed_through:

@@ -147,6 +147,8 @@ class MessageReader:
         self._reader = reader
         self._ahead: list[StoredMessage] = []
         """Messages that were read and not returned yet, the next one last."""
+        self._undecoded: list[LogEntry] = []
+        """Entries that were read and not decoded yet, the next one last."""
         self._start = _ANY
         """Where reading starts: earlier messages of the first entry are skipped."""
 
@@ -178,7 +180,7 @@ class MessageReader:
     @property
     def is_at_end(self) -> bool:
         """Whether the log was terminated, and every message was read."""
-        return self._reader.is_at_end and not self._ahead
+        return self._reader.is_at_end and not self._ahead and not self._undecoded
 
     async def seek(self, start: MessageId | Position) -> None:
         """Continue at `start`.
@@ -192,6 +194,7 @@ class MessageReader:
     def _begin_at(self, start: MessageId | Position) -> None:
         self._start = start if isinstance(start, MessageId) else _ANY
         self._ahead.clear()
+        self._undecoded.clear()
 
     async def read(self, *, messages_max: int = 1000, wait_s: float = 0.0) -> list[StoredMessage]:
         """Return the next messages; wait up to `wait_s` for one. Empty if there is none so far.
@@ -202,28 +205,34 @@ class MessageReader:
             LedgerError: see `LogReader.read`.
         """
         while not self._ahead:
-            entries = await self._reader.read(entries_max=messages_max, wait_s=wait_s)
-            if not entries:
-                return []
-            found = await self._decode(entries)
+            if not self._undecoded:
+                entries = await self._reader.read(entries_max=messages_max, wait_s=wait_s)
+                if not entries:
+                    return []
+                self._undecoded = entries[::-1]
+            found = self._decode()
             self._ahead = [stored for stored in found if stored.id >= self._start][::-1]
         taken = self._ahead[-messages_max:][::-1]
         del self._ahead[-messages_max:]
         return taken
 
-    async def _decode(self, entries: Sequence[LogEntry]) -> list[StoredMessage]:
-        """Decode the entries up to the first unreadable one, which the next call reads again."""
+    def _decode(self) -> list[StoredMessage]:
+        """Decode the entries up to the first unreadable one, which stays for the next call.
+
+        The reader is not moved back to it: if that failed, the entries behind it would be lost.
+        """
         found: list[StoredMessage] = []
-        for position, payload in entries:
+        while self._undecoded:
+            position, payload = self._undecoded[-1]
             try:
                 messages = decode_messages(payload)
             except UnknownMessageFormatError as error:
-                await self._reader.seek(position)
                 if found:
                     break
                 raise UnknownMessageFormatError(
                     f"{self._reader.path}: entry {position}: {error}"
                 ) from error
+            self._undecoded.pop()
             found += [
                 StoredMessage(MessageId(*position, at), message)
                 for at, message in enumerate(messages)

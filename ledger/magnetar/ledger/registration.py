@@ -428,15 +428,11 @@ class BookieRegistry:
                 gone.clear()
                 try:
                     value = (await self._store.get(path)).value
-                    if _RegistrationRecord.model_validate_json(value).address == record.address:
-                        if keeps_ours:
-                            return
-                        await self._store.delete(path)
+                    if _is_replaceable(value, record):
+                        if not keeps_ours:
+                            await self._store.delete(path)
                         return
                 except NoNodeError:
-                    return
-                except ValidationError:
-                    await self._store.delete(path)  # No client can use it.
                     return
                 try:
                     async with asyncio.timeout_at(deadline_s):
@@ -448,6 +444,14 @@ class BookieRegistry:
                     ) from exc
         finally:
             watch.close()
+
+
+def _is_replaceable(value: bytes, record: _RegistrationRecord) -> bool:
+    """Return whether a registration names the same address, or is of no use to any client."""
+    try:
+        return _RegistrationRecord.model_validate_json(value).address == record.address
+    except ValidationError:
+        return True
 
 
 def _checked_instance_id(value: bytes, path: str) -> str:

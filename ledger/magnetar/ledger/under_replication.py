@@ -214,6 +214,7 @@ class RepairQueue:
         if (publisher := self._publisher) is not None:
             await asyncio.wait([publisher], timeout=timeout_s)
             publisher.cancel()
+            await asyncio.wait([publisher])  # it puts back what it was publishing
         if self._waiting:
             _log.error("missing_copies_not_published", ledgers=sorted(self._waiting))
 

@@ -90,9 +90,11 @@ class LedgerWriter:
         """The newest LAC that was sent to bookies, with an entry or explicitly."""
         self._explicit_lac_s = settings.explicit_lac_interval_ms / 1000
         self._explicit_lac_timer: asyncio.TimerHandle | None = None
+        self._explicit_lac = -1
+        """The last explicit LAC that was sent."""
         self._explicit_lac_answers_due = 0
         self._explicit_lac_copies = 0
-        """Number of bookies that have stored the last explicit LAC."""
+        """Number of bookies that have stored it."""
         self._length_sent = 0
         self._length_confirmed = 0
         self._unsent: list[bytes] = []
@@ -114,7 +116,8 @@ class LedgerWriter:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the handle ended because its bookies failed, or was fenced."""
+        """Whether the handle ended before its ledger was closed: its bookies failed, another client
+        acts on the ledger or deleted it, or the handle was abandoned."""
         return self._state is _State.FAILED
 
     @property
@@ -298,7 +301,7 @@ class LedgerWriter:
         last_add_confirmed = self._last_add_confirmed
         if last_add_confirmed <= self._told_last_add_confirmed:
             return
-        self._told_last_add_confirmed = last_add_confirmed
+        self._told_last_add_confirmed = self._explicit_lac = last_add_confirmed
         body = (self._key, self._codec.seal_lac(last_add_confirmed))
         ensemble = self._pipeline.ensemble
         self._explicit_lac_answers_due, self._explicit_lac_copies = len(ensemble), 0
@@ -312,16 +315,8 @@ class LedgerWriter:
             )
 
     def _on_lac_reply(self, told: int, reply: Frame | BookieUnavailableError) -> None:
-        """Count a copy of the explicit LAC. It is a hint to readers, who ask any E - Qa + 1
-        bookies, so it needs Qa copies."""
-        self._explicit_lac_answers_due -= 1
-        if isinstance(reply, Frame) and reply.status == Status.OK:
-            self._explicit_lac_copies += 1
-        is_short = self._explicit_lac_copies < self.metadata.ack_quorum
-        if self._explicit_lac_answers_due == 0 and is_short:
-            if self._told_last_add_confirmed == told:  # otherwise an entry has carried a newer LAC
-                self._told_last_add_confirmed = told - 1
-            self._tell_lac_later()
+        if told == self._explicit_lac:  # otherwise a late reply to an earlier one
+            self._count_lac_copy(reply)
         if isinstance(reply, Frame) and reply.status == Status.FENCED:
             self._fail(
                 LedgerFencedError(
@@ -329,6 +324,18 @@ class LedgerWriter:
                     f"it ends"
                 )
             )
+
+    def _count_lac_copy(self, reply: Frame | BookieUnavailableError) -> None:
+        """Count a copy of the explicit LAC. It is a hint to readers, who ask any E - Qa + 1
+        bookies, so it needs Qa copies."""
+        self._explicit_lac_answers_due -= 1
+        if isinstance(reply, Frame) and reply.status == Status.OK:
+            self._explicit_lac_copies += 1
+        is_short = self._explicit_lac_copies < self.metadata.ack_quorum
+        if self._explicit_lac_answers_due == 0 and is_short:
+            if self._told_last_add_confirmed == self._explicit_lac:
+                self._told_last_add_confirmed -= 1  # otherwise an entry has carried a newer LAC
+            self._tell_lac_later()
 
     def _tell(self, on_done: OnDone, error: LedgerError | None) -> None:
         """Call `on_done`. An exception in one callback must not prevent the later ones."""
@@ -382,6 +389,10 @@ class LedgerWriter:
         Raises:
             LedgerFencedError: another client recovers or has closed the ledger differently.
             LedgerClosedError: the handle was abandoned meanwhile.
+            LedgerWriteError: another client changed the ensemble; or, without `force`, the adds
+                failed for lack of bookies before the call.
+            NoSuchLedgerError: the ledger was deleted.
+            InvalidLedgerMetadataError: another process wrote metadata that breaks a rule.
             MetadataUnavailableError and other MetadataErrors: call again.
         """
         if self._state is _State.CLOSED:
@@ -395,6 +406,8 @@ class LedgerWriter:
             self._state = _State.CLOSING
         if not force:
             await self._wait_drained()
+            if isinstance(self._error, LedgerClosedError):  # abandoned meanwhile
+                raise self._error
         if isinstance(self._error, LedgerFencedError):
             raise self._error
         self._abandon_pending(LedgerClosedError(f"ledger {self.ledger_id} is closing"))

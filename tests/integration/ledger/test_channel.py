@@ -88,6 +88,19 @@ class OneBookie(BookieRegistry):
         return self.info
 
 
+class SlowToConnect(SystemNetwork):
+    """Connects once `is_up` is set."""
+
+    def __init__(self) -> None:
+        self.is_up = asyncio.Event()
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        await self.is_up.wait()
+        return await super().connect(host, port, factory, timeout_s=timeout_s)
+
+
 def greet_as(name: str, instance_id: str, frame: Frame) -> bytes:
     """The hello of such a bookie; one of a release before says nothing of its cluster."""
     facts = {"bookie_id": name, "version": "1", "writable": True}
@@ -357,6 +370,25 @@ async def test_a_hello_without_an_answer_fails_what_waits_for_it(
     with pytest.raises(BookieUnavailableError):
         await request(impatient)
     assert bookie.heard == []
+
+
+async def test_a_request_that_times_out_during_a_connect_is_dropped_with_its_bytes() -> None:
+    """The bytes of such a request do not count as unanswered any more, so none may be kept."""
+    bookie = ScriptedBookie()
+    bookie.answer = answer_ok
+    network = SlowToConnect()
+    settings = IMPATIENT.model_copy(update={"connect_timeout_s": 30})
+    registry = OneBookie("127.0.0.1", await bookie.start())
+    channel = BookieChannel("b1", registry, network, SystemClock(), settings)
+    with pytest.raises(BookieUnavailableError, match=r"no answer within 2 s"):
+        await request(channel)
+    in_time = send(channel)
+    network.is_up.set()
+    async with asyncio.timeout(30):
+        await in_time
+    assert [frame.request_id for frame in bookie.heard] == [1]
+    await channel.close()
+    bookie.stop()
 
 
 @pytest.mark.parametrize("when", ["connected", "connecting"])

@@ -12,7 +12,7 @@ from magnetar.ledger.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from magnetar.ledger.metadata import MetadataStore
+from magnetar.ledger.metadata import MetadataStore, Versioned
 from magnetar.ledger.registration import BookieInfo, BookieRegistry
 from tests.integration.ledger.metadata_stores import WAIT_S, Stores
 
@@ -168,6 +168,25 @@ async def test_a_registration_nobody_can_read_hides_no_other(stores: Stores, vie
     await BookieRegistry(store).register(B1)
     await view.wait_writable("b1")
     await view.registry.close()
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+async def test_a_registration_nobody_can_read_is_replaced_even_if_it_goes_meanwhile(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch, readonly: bool
+) -> None:
+    path = "/ledgers/available/readonly/b1" if readonly else "/ledgers/available/b1"
+    await store.create(path, b"not json")
+    get = store.get
+
+    async def get_just_before_it_goes(path: str) -> Versioned:
+        node = await get(path)
+        if node.value == b"not json":
+            await store.delete(path)
+        return node
+
+    monkeypatch.setattr(store, "get", get_just_before_it_goes)
+    await BookieRegistry(store).register(replace(B1, readonly=readonly))
+    assert (await get(path)).value != b"not json"
 
 
 async def test_cookies_are_created_once_and_replaced_by_version(store: MetadataStore) -> None:

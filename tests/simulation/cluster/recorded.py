@@ -77,3 +77,6 @@ class _CursorWriter:
 
     async def close(self) -> object:
         return await self._writer.close()
+
+    def abandon(self) -> None:
+        self._writer.abandon()

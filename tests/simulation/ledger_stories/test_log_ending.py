@@ -26,6 +26,7 @@ from tests.simulation.logs import (
     ledger_ids,
     open_log,
     open_reader,
+    outcomes,
 )
 from tests.simulation.simulation import Simulation, scenario
 
@@ -389,3 +390,53 @@ async def test_an_abandoned_log_does_not_send_what_was_appended_in_the_same_turn
     await sim.settle()
     added = [seen for at, _, seen in sim.history.of(Sent) if at >= before and seen.op == Op.ADD]
     assert added == []
+
+
+@scenario(bookies=3)
+async def test_m13_a_log_that_is_abandoned_while_its_close_drains_writes_nothing_more(
+    sim: Simulation,
+) -> None:
+    """The lease is lost during an orderly close."""
+    log = await open_log(sim)
+    await log.add(b"kept")
+    hold_answers(sim, log)
+    batch = log.append(b"pending")
+    (ledger_id,) = log.ledger_ids
+    list_before = sim.store.tree.get(PATH)
+    ledger_before = sim.metadata(ledger_id)
+    closing = log.close()
+    await sim.sleep(0.1)
+    log.here(log.log.abandon, "the lease has run out")
+    await closing
+    with pytest.raises(LogFencedError, match="the lease has run out"):
+        await batch.outcome
+    await sim.settle()
+    assert sim.store.tree.get(PATH) == list_before
+    assert sim.metadata(ledger_id) == ledger_before
+
+
+@scenario(bookies=3)
+async def test_m13_a_log_that_is_abandoned_while_it_closes_a_ledger_leaves_the_rest_as_it_is(
+    sim: Simulation,
+) -> None:
+    """The close of the first of two open ledgers is on its way; nothing may follow it."""
+    log = await open_log(sim)
+    held = hold_answers(sim, log)
+    batches = [log.append(b"first")]
+    await log.rotate()
+    batches.append(log.append(b"second"))
+    await sim.settle()
+    _, second = log.ledger_ids
+    list_before = sim.store.tree.get(PATH)
+    ledger_before = sim.metadata(second)
+    change = sim.store.hold_cas(client="w")
+    closing = log.close()
+    held.release()
+    await outcomes(batches)
+    await sim.until(lambda: bool(change.operations))
+    log.here(log.log.abandon, "the lease has run out")
+    change.release()
+    await closing
+    await sim.settle()
+    assert sim.store.tree.get(PATH) == list_before
+    assert sim.metadata(second) == ledger_before

@@ -10,6 +10,7 @@ from magnetar.ledger.errors import (
     NoSuchLogError,
 )
 from magnetar.ledger.position import EARLIEST, LATEST, Position
+from magnetar.ledger.wire import Op, Status
 from tests.simulation.logs import hold_answers, open_log, open_reader
 from tests.simulation.simulation import Simulation, scenario
 
@@ -218,4 +219,24 @@ async def test_misuse_of_a_reader_is_answered_with_its_own_error(sim: Simulation
     await log.delete()
     with pytest.raises(NoSuchLogError, match="deleted"):
         await reader.seek(EARLIEST)
+    await reader.close()
+
+
+@scenario(bookies=3)
+async def test_a_ledger_that_is_lost_while_it_is_read_is_named_at_every_call(
+    sim: Simulation,
+) -> None:
+    log = await open_log(sim)
+    await log.add(b"one")
+    await log.add(b"two")
+    await log.close()
+    (lost,) = log.ledger_ids
+    reader = await open_reader(sim)
+    assert await reader.read_on(1) == [b"one"]
+    await log.client.run(log.client.ledgers.delete(lost))
+    sim.net.refuse(Status.NO_SUCH_LEDGER, client="r", op=Op.READ)
+    for _ in range(2):
+        with pytest.raises(LogDataLossError, match=f"ledger {lost} is listed.*seek behind it"):
+            await reader.read()
+    assert reader.reader.position == Position(lost, 1)
     await reader.close()

@@ -175,6 +175,7 @@ class MemoryWriter:
     def __init__(self, ledger: MemoryLedger, ledgers: "MemoryLedgers") -> None:
         self._ledger = ledger
         self._ledgers = ledgers
+        self.is_abandoned = False
 
     @property
     def ledger_id(self) -> int:
@@ -184,7 +185,7 @@ class MemoryWriter:
         def action() -> None:
             if self._ledger.is_fenced:
                 raise LedgerFencedError(f"ledger {self.ledger_id}")
-            if not self._ledger.is_open:
+            if self.is_abandoned or not self._ledger.is_open:
                 raise LedgerClosedError(f"ledger {self.ledger_id}")
             self._ledger.entries.append(payload)
 
@@ -198,6 +199,9 @@ class MemoryWriter:
     async def close(self) -> None:
         self._ledgers.faults.run("close", lambda: None)
         self._ledger.is_open = False
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
 
 
 class MemoryReader:
@@ -224,6 +228,7 @@ class MemoryLedgers:
 
     def __init__(self) -> None:
         self.ledgers: dict[int, MemoryLedger] = {}
+        self.writers: list[MemoryWriter] = []
         self.faults = Faults()
         self.adds = asyncio.Semaphore(0)
         self.adds_started = 0
@@ -253,7 +258,8 @@ class MemoryLedgers:
             self.ledgers[ledger.ledger_id] = ledger
 
         self.faults.run("create", action)
-        return MemoryWriter(ledger, self)
+        self.writers.append(MemoryWriter(ledger, self))
+        return self.writers[-1]
 
     async def open_and_recover(self, ledger_id: int) -> MemoryReader:
         self.faults.run("open", lambda: None)

@@ -173,6 +173,27 @@ async def test_an_abandoned_cursor_writes_nothing(world: World) -> None:
     assert world.store.writes == writes
 
 
+@pytest.mark.parametrize("saves_before", [0, 1])
+async def test_a_save_of_a_cursor_that_is_abandoned_ends_before_its_next_write(
+    world: World, saves_before: int
+) -> None:
+    cursor = await world.open()
+    for entry_id in range(saves_before):
+        cursor.ack(Position(3, entry_id))
+        await cursor.persist()
+    writes = world.store.writes
+    cursor.ack(Position(3, 9))
+    world.ledgers.hold_adds()
+    saving = asyncio.create_task(cursor.persist())
+    await world.ledgers.add_waits.wait()
+    cursor.abandon()
+    world.ledgers.gate.set()
+    with pytest.raises(CursorClosedError):
+        await saving
+    assert world.store.writes == writes
+    assert [writer.is_abandoned for writer in world.ledgers.writers] == [True]
+
+
 async def test_a_deleted_cursor_leaves_neither_node_nor_ledger(world: World) -> None:
     cursor = await world.open()
     cursor.ack(Position(3, 0))

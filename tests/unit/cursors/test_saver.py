@@ -67,6 +67,22 @@ async def test_a_clean_cursor_has_no_timer_and_writes_nothing(world: World) -> N
     assert world.ledgers.adds_started == 0
 
 
+async def test_batch_acks_that_change_nothing_are_not_saved(world: World) -> None:
+    cursor = await world.open()
+    cursor.ack(Position(3, 0))
+    cursor.ack_batch(Position(3, 7), [6], 3)
+    await cursor.persist()
+    assert cursor.ack_batch(Position(3, 0), [2], 3)  # acknowledged already
+    assert not cursor.ack_batch(Position(3, 7), [6], 3)
+    assert not cursor.ack_batch(Position(3, 7), [7], 3)
+    assert not cursor.ack_batch(Position(9, 0), [6], 3)  # there is no such entry
+    await cursor.persist()
+    assert cursor.statistics.saves == 1
+    assert not cursor.ack_batch(Position(3, 7), [4], 3)
+    await cursor.persist()
+    assert cursor.statistics.saves == 2
+
+
 async def test_after_a_crash_the_last_saved_state_is_found(world: World) -> None:
     cursor = await world.open()
     cursor.ack_many([Position(3, 0), Position(3, 2), Position(6, 5)])

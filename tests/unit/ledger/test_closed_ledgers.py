@@ -1,5 +1,6 @@
 """Closed ledgers of a log are read from bookies or objects, whichever has them."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import cast
 
@@ -41,6 +42,7 @@ class Handle:
         return range(publish_ms, 10)
 
     async def close(self) -> None:
+        await self._sources.may_close.wait()
         self.is_closed = True
 
 
@@ -52,6 +54,8 @@ class Sources:
         self.handles: list[Handle] = []
         self.failing: dict[str, Exception] = {}
         self.opened: list[str] = []
+        self.may_close = asyncio.Event()
+        self.may_close.set()
         self.objects: Sources | None = self
         self.log = LogMetadata((LogLedger(7, 10, 100, 1),), object_bases=(ObjectBase("s", ""),))
 
@@ -204,6 +208,21 @@ async def test_handles_are_bounded_and_closed(sources: Sources, closed: ClosedLe
     assert all(each.is_closed for each in sources.handles)
     assert await read(closed) == ENTRIES[:2]
     assert all(each.is_closed for each in sources.handles)
+
+
+async def test_a_close_leaves_no_handle_open_that_a_read_is_about_to_keep(
+    sources: Sources, closed: ClosedLedgers
+) -> None:
+    sources.set(ONLY)
+    await read(closed)
+    sources.may_close.clear()
+    reading = asyncio.create_task(read(closed))  # its handle replaces that of the first read
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(closed.close())
+    await asyncio.sleep(0)
+    sources.may_close.set()
+    await asyncio.gather(reading, closing)
+    assert [handle.is_closed for handle in sources.handles] == [True, True]
 
 
 @pytest.mark.parametrize(

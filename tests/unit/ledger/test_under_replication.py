@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from magnetar.ledger.errors import InvalidLedgerMetadataError
 from magnetar.ledger.metadata.store import MetadataStore
@@ -149,3 +150,22 @@ async def test_publishing_goes_on_after_a_bug(store: MetadataStore) -> None:
     path = item_path("/ledgers", 7)
     missing, _ = decode_item((await store.get(path)).value, path=path)
     assert missing == {"b1": [(0, 0), (5, 5)]}
+
+
+async def test_a_close_that_runs_out_of_time_names_the_ledger_that_was_being_published(
+    store: MetadataStore,
+) -> None:
+    queue = queue_of(store)
+    began = asyncio.Event()
+
+    async def stuck(ledger_id: int, missing: object) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    queue._publish = stuck  # type: ignore[method-assign]
+    queue.note(7, 0, 0, "b1", "test")
+    queue.note(8, 0, 0, "b1", "test")
+    await began.wait()
+    with capture_logs() as logs:
+        await queue.close(timeout_s=0.0)
+    assert [each["ledgers"] for each in logs] == [[7, 8]]

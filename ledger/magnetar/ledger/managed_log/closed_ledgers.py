@@ -208,8 +208,11 @@ class ClosedLedgers:
         if self._is_closed:
             await handle.close()
             return
-        await self._drop(key)
+        # Kept before anything is awaited: a concurrent `close` must find the handle.
+        replaced = self._handles.pop(key, None)
         self._handles[key] = handle
+        if replaced is not None:
+            await replaced.close()
         while len(self._handles) > _HANDLES_MAX:
             await self._drop(next(iter(self._handles)))
 

@@ -256,16 +256,24 @@ class LedgerChanges:
         self._finish_rotation(None)
 
     async def _update(self, change: Change) -> None:
-        """Change the list, unless a bookie has reported another owner: the write would make that
-        owner's takeover fail.
+        """Change the list, unless this owner has lost the log or has given it up: the write would
+        make the next owner's takeover fail.
 
         Raises:
             LogFencedError, MetadataError
         """
+        self._check_owned()
+        await self._list.update(change)
+
+    def _check_owned(self) -> None:
+        """Check before each write that the log was neither fenced nor abandoned meanwhile.
+
+        Raises:
+            LogFencedError
+        """
         refusal = self._appender.refusal()
         if isinstance(refusal, LogFencedError):
             raise refusal
-        await self._list.update(change)
 
     async def _take_spare(self) -> LedgerWriter:
         """Return the next ledger. If the spare waited so long for its place in the list that an
@@ -303,6 +311,7 @@ class LedgerChanges:
 
     async def _close_and_record(self, writer: LedgerWriter) -> LedgerMetadata:
         """Close an open ledger at its last add confirmed, and record its end in the list."""
+        self._check_owned()
         closed = await writer.close(force=True)
         counters = self._counters(closed)
         await self._update(lambda metadata: metadata.with_closed(counters))
@@ -392,6 +401,7 @@ class LedgerChanges:
 
     async def _replace(self) -> None:
         """Close the only open ledger, which failed, and chain the next one."""
+        self._check_owned()
         old = self._appender.writer
         assert old is not None
         creating = asyncio.ensure_future(self._take_spare())
@@ -467,13 +477,15 @@ class LedgerChanges:
         Safe to call again after an error. `terminate` ends the log there for good.
 
         Raises:
-            LogFencedError, LedgerFencedError, NoSuchLedgerError: there is another owner.
+            LogFencedError, LedgerFencedError, NoSuchLedgerError: there is another owner, or this
+                one gave the log up.
             MetadataError: call again, or leave it to the next owner's recovery.
         """
         appender = self._appender
         closed: list[LogLedger] = []
         for writer in (appender.draining, appender.writer):
             if writer is not None:
+                self._check_owned()
                 metadata = await writer.close(force=appender.is_broken(writer))
                 closed.append(self._counters(metadata))
         # The ledger stays the spare until the list certainly does not name it: a retry after an
@@ -488,7 +500,7 @@ class LedgerChanges:
                 metadata = metadata.without(spare.ledger_id)
             return metadata.ended() if terminate else metadata
 
-        await self._list.update(change)
+        await self._update(change)
         for ledger in closed:
             if ledger.entries == 0:
                 await self._ledgers.delete(ledger.ledger_id)

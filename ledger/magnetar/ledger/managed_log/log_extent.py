@@ -198,7 +198,11 @@ class StoredTimes:
             self._thin(now_ms)
 
     def since_ms(self, position: Position) -> int:
-        """Return a time before which the entry was not stored; 0 if nothing is known."""
+        """Return a time before which the entry was not confirmed; 0 if nothing is known.
+
+        A marked entry has the time of its own mark: with the mark before it, an entry that follows
+        a long pause would count as old as the entry before the pause.
+        """
         at = bisect_right(self._positions, position)
         return self._times_ms[at - 1] if at else 0
 

@@ -79,6 +79,7 @@ class WriterMetadata:
             LedgerWriteError: another client changed the ensemble, or the metadata store was
                 unavailable for `ensemble_change_timeout_s`.
             LedgerClosedError: the handle was abandoned meanwhile.
+            InvalidLedgerMetadataError: another process wrote metadata that breaks a rule.
             NoSuchLedgerError, MetadataError
         """
         deadline_s = self._clock.monotonic_s() + self._settings.ensemble_change_timeout_s
@@ -127,6 +128,7 @@ class WriterMetadata:
             LedgerWriteError: another client changed the ensemble.
             NoSuchLedgerError: the ledger was deleted.
             LedgerClosedError: the handle was abandoned meanwhile.
+            InvalidLedgerMetadataError: another process wrote metadata that breaks a rule.
             MetadataUnavailableError and other MetadataErrors: call again.
         """
         # From here on, the close itself judges the values that it reads. After a failed attempt, a

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import quote_plus
+from weakref import WeakValueDictionary
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
@@ -86,7 +87,10 @@ class CreationTurns:
     def __init__(self, store: MetadataStore, random: random.Random) -> None:
         self._store = store
         self._value = f"{random.getrandbits(_TOKEN_BITS):016x}".encode()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks by namespace; each exists while a request holds it or waits for it. A released lock
+        counts as unlocked even if a waiter is about to get it, so `locked` cannot tell when to
+        drop one."""
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
@@ -116,8 +120,6 @@ class CreationTurns:
                 await self._give_back(path)
             finally:
                 lock.release()
-                if not lock.locked() and self._locks.get(namespace) is lock:
-                    del self._locks[namespace]
 
     async def _take(self, path: str) -> None:
         turn = bytes_cell(self._store, path, ephemeral=True)

@@ -292,10 +292,12 @@ async def trim(topic: Topic) -> int:
 
 
 async def truncate(topic: Topic) -> int:
-    """Drop the backlog of every durable subscription, and all data, even within the retention.
+    """Drop the backlog of every durable subscription and feature, and all data, even within the
+    retention.
 
-    Return the number of trimmed ledgers. The last ledger of a topic without publishes since it was
-    loaded stays until the next publish.
+    Messages that are not yet copied to another cluster are dropped, too, as by Pulsar's brokers:
+    otherwise their ledgers would stay. Return the number of trimmed ledgers. The last ledger of a
+    topic without publishes since it was loaded stays until the next publish.
 
     Raises:
         RequestError
@@ -303,6 +305,9 @@ async def truncate(topic: Topic) -> int:
     for subscription in list(topic.subscriptions.values()):
         if subscription.is_durable and subscription.is_open:
             await skip_all(topic, subscription)
+    for backlog in topic.feature_backlogs().values():
+        if backlog.is_open:
+            await skip_all(topic, backlog)
     try:
         await topic.log.rotate()
         await topic.log.rotate()  # Nothing to rotate: waits until the previous one is closed.

@@ -31,8 +31,13 @@ from magnetar.ledger.managed_log.log_retention import Retention
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import encode_message_prefix, encode_send_receipts
 
-IN_FLIGHT_MAX = 1000
-"""Entries of one producer's batch that are accepted; more are dropped, and receipted with -1:-1."""
+BATCH_ENTRIES_MAX = 1000
+"""Most entries accepted of one batch: what one producer sent of the bytes that its connection
+handles in one turn. More are dropped, and receipted with -1:-1.
+
+Batches are answered at once, so nothing is in flight between two turns. Pulsar's brokers, which
+answer later, limit what is in flight on a connection, of all its producers together
+(maxConcurrentNonPersistentMessagePerConnection, 1000)."""
 
 
 class PassingSubscription(Subscription):
@@ -102,7 +107,7 @@ class PassingLine(PublishLine):
 
     def append(self, batch: PublishBatch) -> None:
         """Answer the batch at once, and dispatch the accepted entries."""
-        taken = batch.payloads[:IN_FLIGHT_MAX]
+        taken = batch.payloads[:BATCH_ENTRIES_MAX]
         highest = batch.highest_ids if batch.has_highest_ids else None
         cut = len(taken)
         frames = encode_send_receipts(

@@ -212,7 +212,8 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
     Entries whose bookies are only down count as unreadable, too: restart those bookies first.
 
     Raises:
-        NotAllowedError: no read has failed.
+        NotAllowedError: no read has failed, or one of the compacted ledger. Its entries are not
+            skipped: that would acknowledge entries of the log by what the log can read.
         ServiceNotReadyError: the topic was closed meanwhile.
         BrokerPersistenceError: the change could not be stored; a crash undoes it.
     """
@@ -222,6 +223,12 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
         raise NotAllowedError(
             f"subscription {subscription.name} of {topic.name} has no unreadable entry to skip: "
             "whyIdle in its statistics says what it waits for"
+        )
+    if dispatcher.source.is_view_unreadable:
+        raise NotAllowedError(
+            f"subscription {subscription.name} of {topic.name} reads the compacted ledger of the "
+            f"topic, whose entries are not skipped: {found[1]}. Restart its bookies, reset the "
+            "subscription to a later message, or read without the compacted view"
         )
     position, skipped = found[0], 0
     if cursor.is_acked(position):

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from magnetar.broker.base.entry import MARKER
 from magnetar.broker.base.errors import ConsumerBusyError, NotAllowedError
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic import OpenCursor, PublishBatch, PublishLine, Topic, TopicSubscriptions
 from magnetar.broker.topic.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
 from magnetar.broker.topic.dispatch.base import DispatchContext, Dispatcher
@@ -172,7 +173,7 @@ class PassingDispatcher(Dispatcher):
         self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
         self._active: Consumer | None = None
         self._notices = Notices(
-            lambda consumer: consumer is self._active, delay_ms=context.settings.failover_delay_ms
+            weakly(self._is_active), delay_ms=context.settings.failover_delay_ms
         )
 
     # Membership
@@ -201,6 +202,9 @@ class PassingDispatcher(Dispatcher):
 
     def begin(self, consumer: Consumer) -> None:
         self._notices.begin(consumer)
+
+    def _is_active(self, consumer: Consumer) -> bool:
+        return consumer is self._active
 
     def _activate(self) -> None:
         """Choose the active consumer; notify all consumers of Failover if the choice has

@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import takewhile
 
 from magnetar.broker.base import replies
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic.consumer import FAILOVER, Consumer
 from magnetar.broker.topic.dispatch.base import DispatchContext, SingleActiveDispatcher
 from magnetar.sdk.wire.key_hashes import murmur3_hash
@@ -156,7 +157,9 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._chosen: Consumer | None = None
         """Consumer that is active, or will be after the delay."""
         self._switch: asyncio.TimerHandle | None = None
-        self._notices = Notices(self._is_active, delay_ms=context.settings.failover_delay_ms)
+        self._notices = Notices(
+            weakly(self._is_active), delay_ms=context.settings.failover_delay_ms
+        )
 
     def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)

@@ -88,14 +88,6 @@ class ActiveChoice:
         return list(takewhile(lambda each: each[:2] == first, level))[-1][-1]
 
 
-def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> Consumer | None:
-    """Return the one of these consumers that should be active."""
-    choice = ActiveChoice(topic=topic, partition=partition)
-    for consumer in consumers:
-        choice.add(consumer)
-    return choice.chosen()
-
-
 class Notices:
     """Tells consumers which one is active, some in each turn, and newcomers only when they can
     listen.

@@ -60,6 +60,45 @@ async def test_a_request_that_comes_as_a_turn_ends_waits_for_the_next_one() -> N
     assert most == 1
 
 
+class LateStore(DictionaryStore):
+    """A creation is done at once, and answered when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        made = await super().create(path, value, ephemeral=ephemeral, sequential=sequential)
+        await self.answers.wait()
+        return made
+
+
+async def test_a_request_that_ends_before_it_hears_of_its_turn_gives_it_back() -> None:
+    """Other brokers would wait for the turn until this one's session ends."""
+    store = LateStore()
+    request = asyncio.create_task(turns_of(store).turn(NAMESPACE).__aenter__())
+    await settle()
+    assert len(store.nodes) == 1
+    request.cancel()
+    await asyncio.wait([request])
+    assert request.cancelled()
+    assert store.nodes == {}
+
+
+async def test_a_request_that_ends_while_another_broker_has_the_turn_leaves_it_alone() -> None:
+    store = DictionaryStore()
+    async with turns_of(store).turn(NAMESPACE):
+        (path,) = store.nodes
+    store.nodes[path] = b"another broker"
+    request = asyncio.create_task(turns_of(store).turn(NAMESPACE).__aenter__())
+    await settle()
+    request.cancel()
+    await asyncio.wait([request])
+    assert store.nodes == {path: b"another broker"}
+
+
 async def test_turns_that_have_ended_or_failed_leave_no_lock() -> None:
     store = SlowStore()
     turns = turns_of(store)

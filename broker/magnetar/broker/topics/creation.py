@@ -107,7 +107,10 @@ class CreationTurns:
                 try:
                     await self._take(path)
                 except BaseException:
-                    lock.release()
+                    try:
+                        await self._withdraw(path)
+                    finally:
+                        lock.release()
                     raise
         except (TimeoutError, MetadataError) as error:
             raise BrokerMetadataError(
@@ -128,6 +131,16 @@ class CreationTurns:
             if found is not None and found.value == self._value:
                 return  # It was not given back the last time.
             await asyncio.sleep(_TURN_RETRY_S)
+
+    async def _withdraw(self, path: str) -> None:
+        """Give a turn back that was taken without an answer: the request was cancelled, or the
+        connection to the store was lost."""
+        try:
+            found = await bytes_cell(self._store, path).read()
+            if found is not None and found.value == self._value:
+                await self._store.delete(path, version=found.version)
+        except MetadataError:
+            pass  # As in `_give_back`.
 
     async def _give_back(self, path: str) -> None:
         try:

@@ -450,10 +450,11 @@ class Attacher:
             else:
                 break
         try:
-            # The right may have been revoked while the topic was loaded.
+            # The right may have been revoked while the topic was loaded, or while this is stored.
             await self._login.check(Action.CONSUME, wanted)
             if self._asks_for_replication(request, topic) and not subscription.is_replicated:
                 await subscription.set_replicated(True)
+                await self._login.check(Action.CONSUME, wanted)
         except BaseException:
             if not consumer.is_closed:
                 topic.subscriptions.left(subscription, consumer)

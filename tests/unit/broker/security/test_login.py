@@ -12,6 +12,7 @@ from magnetar.broker.protocol import revoking as revoking_module
 from magnetar.broker.protocol.revoking import IsConcerned, Revoking
 from magnetar.broker.security import Action, Resource
 from magnetar.broker.security.identity import Identity
+from magnetar.broker.topic.subscription import Subscription
 from magnetar.sdk.wire import PING_FRAME, BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness
@@ -328,6 +329,30 @@ async def test_a_right_that_is_taken_away_while_a_topic_is_loaded_is_gone() -> N
     harness.topics.gate.set()
     assert (await client.next()).error.error == pb.ServerError.AuthorizationError
     assert not harness.topic.subscriptions["s"].consumers
+
+
+async def test_a_right_that_is_taken_away_while_replication_is_stored_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Secured()
+    harness.grant(reader=("consume",))
+    client, _ = await harness.login(harness.token("reader"))
+    gate = asyncio.Event()
+
+    async def set_replicated(_: Subscription, __: bool) -> None:
+        await gate.wait()
+
+    monkeypatch.setattr(Subscription, "set_replicated", set_replicated)
+    client.send_subscribe(replicate_subscription_state=True)
+    await settle()
+    harness.grant()
+    revoking = Revoking(lambda: [client.connection])
+    revoking.changed("public/default")
+    await settle()
+    gate.set()
+    assert (await client.next()).error.error == pb.ServerError.AuthorizationError
+    assert not harness.topic.subscriptions["s"].consumers
+    revoking.close()
 
 
 async def test_who_may_list_topics_no_more_is_told_of_no_further_ones() -> None:

@@ -243,6 +243,13 @@ class Link:
             self._counters.connections_timed_out += 1
             self._end(reason)
 
+    def give_up(self, reason: str) -> None:
+        """Drop a client whose request cannot be served now and has no answer that says so, with one
+        log line."""
+        if not self.is_closed:
+            self._counters.requests_failed += 1
+            self._end(reason)
+
     def _end(self, reason: str) -> None:
         _log.info(
             "connection_dropped",

@@ -13,6 +13,7 @@ from magnetar.broker.policies.model import (
     Policies,
     SubscriptionType,
 )
+from magnetar.broker.topic import admission
 from magnetar.broker.topic.admission import SubscribeRate
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -248,3 +249,28 @@ def test_a_subscribe_rate_counts_anew_in_each_period_and_forgets() -> None:
     assert len(rate._counts) <= 1024
     rate.check("t", Policies(), "consumer", 20.0)
     assert not rate._counts
+
+
+def test_a_subscribe_rate_drops_only_what_has_expired_however_many_consumers_there_are() -> None:
+    policies = Policies(subscribe_rate=model.SubscribeRate(per_consumer=1, period_s=10))
+    rate = SubscribeRate()
+    for number in range(2000):
+        rate.check("t", policies, number, number / 1000)
+    counts = rate._counts
+    rate.check("t", policies, "late", 10.0)  # The period of the first one has ended.
+    assert rate._counts is counts
+    assert len(counts) == 2000
+    with pytest.raises(NotAllowedError):
+        rate.check("t", policies, 1, 10.0)
+
+
+def test_beyond_the_limit_a_subscribe_rate_forgets_the_consumer_that_it_knows_longest() -> None:
+    policies = Policies(subscribe_rate=model.SubscribeRate(per_consumer=1, period_s=10))
+    rate = SubscribeRate()
+    for number in range(admission.COUNTED_CONSUMERS_MAX):
+        rate.check("t", policies, number, 0.0)
+    with pytest.raises(NotAllowedError):
+        rate.check("t", policies, 0, 1.0)
+    rate.check("t", policies, "one more", 1.0)
+    assert len(rate._counts) == admission.COUNTED_CONSUMERS_MAX
+    rate.check("t", policies, 0, 1.0)

@@ -104,6 +104,25 @@ async def test_a_chunk_waits_for_its_consumer_while_the_rest_goes_on() -> None:
     dispatcher.check()
 
 
+async def test_a_chunk_that_is_acknowledged_or_skipped_while_it_waits_waits_no_more() -> None:
+    harness = Harness()
+    harness.log.store(*(_chunk("u", number, 4) for number in range(4)))
+    full, other = await _join(harness, permits=1), await _join(harness)
+    assert await _ids(full) == [0]
+    other.flow(10)
+    await settle()
+    dispatcher = harness.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, SharedDispatcher)
+    assert dispatcher.waiting_entries == 3
+    other.ack(Position(7, 1))
+    assert dispatcher.waiting_entries == 2
+    harness.topic.subscriptions["s"].cursor.ack_range(7, 3, 3)
+    dispatcher.forget(Position(7, 3))
+    assert dispatcher.waiting_entries == 1
+    full.flow(10)
+    assert await _ids(full) == [2]
+
+
 async def test_a_lower_priority_consumer_keeps_a_message_that_it_began() -> None:
     harness = Harness()
     harness.log.store(_chunk("u", 0, 2))

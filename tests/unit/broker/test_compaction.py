@@ -25,6 +25,7 @@ from magnetar.broker.topic.dispatch.compacted import CompactedSource, EarlyPlace
 from magnetar.broker.topic.dispatch.range_reads import RangeReads
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
+from magnetar.ledger.errors import LedgerError, LogUnavailableError
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, encode_payload
 from magnetar.sdk.wire.batches import decode_batch
@@ -217,9 +218,13 @@ class View:
         self.horizon = horizon
         self.places = places
 
+    error: LedgerError | None = None
+
     async def read_behind(
         self, after: Position, *, entries_max: int, bytes_max: int
     ) -> list[tuple[Position, bytes]]:
+        if self.error is not None:
+            raise self.error
         return [(each, entry(b"compacted")) for each in self.places if each > after][:entries_max]
 
 
@@ -327,6 +332,45 @@ async def test_a_compaction_that_ends_meanwhile_is_followed() -> None:
     reading.view = View(Position(5, 2), [Position(3, 1), Position(3, 3), Position(5, 2)])
     reading.log.trim()
     assert await reading.take(10) == [*reading.view.places, Position(5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("consumed", "unreadable"),
+    [
+        (Position(3, 1), Position(3, 2)),
+        (Position(3, 3), Position(5, 0)),
+        (EARLIEST, Position(3, 0)),
+    ],
+)
+async def test_a_compacted_ledger_that_cannot_be_read_names_the_entry_after_the_consumed_one(
+    consumed: Position, unreadable: Position
+) -> None:
+    view = View(Position(5, 1), _LEFT)
+    view.error = LogUnavailableError("no bookie of ledger 77 answers")
+    reading = Reading(view)
+    reading.begin(Position(5, 4))
+    reading.cursor.ack_cumulative(consumed)
+    reading.source.rewind()
+    assert reading.source.next_run() is None
+    await reading.ready.wait()
+    assert reading.source.unreadable == (unreadable, "no bookie of ledger 77 answers")
+    assert reading.source.is_view_unreadable
+    view.error = None
+    await reading.take(1)
+    assert not reading.source.is_view_unreadable
+
+
+async def test_a_log_that_cannot_be_read_behind_the_view_is_told_from_the_view() -> None:
+    reading = Reading(View(Position(5, 1), _LEFT))
+    reading.log.read_error = LogUnavailableError("no bookie answers")
+    reading.begin(EARLIEST)
+    await reading.take(3)
+    reading.ready.clear()
+    assert reading.source.next_run() is None
+    await reading.ready.wait()
+    assert reading.source.unreadable is not None
+    assert reading.source.unreadable[0] == Position(5, 2)
+    assert not reading.source.is_view_unreadable
 
 
 async def test_no_ledger_is_opened_for_a_topic_of_which_nothing_is_left() -> None:

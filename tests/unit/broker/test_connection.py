@@ -85,6 +85,18 @@ async def test_any_command_answers_a_ping() -> None:
     assert not client.io.is_closed
 
 
+async def test_a_client_that_is_dead_has_broken_no_protocol() -> None:
+    harness = Harness(liveness_probe_timeout_ms=10)
+    silent, unheard, probed = (harness.client(connect=at > 0) for at in range(3))
+    silent.connection.on_tick()
+    for _ in range(2):
+        unheard.connection.on_tick()
+    assert not await probed.connection.link.is_alive()
+    assert all(each.io.is_closed for each in (silent, unheard, probed))
+    counters = harness.services.counters
+    assert (counters.connections_timed_out, counters.protocol_violations) == (3, 0)
+
+
 @pytest.mark.parametrize(
     "frame",
     [

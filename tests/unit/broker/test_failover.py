@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from magnetar.broker.topic.consumer import FAILOVER, Consumer
-from magnetar.broker.topic.dispatch.failover import choose_active
+from magnetar.broker.topic.dispatch.failover import ActiveChoice
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -19,6 +19,14 @@ _FAILOVER = pb.CommandSubscribe.Failover
 def _consumer(name: str, priority: int = 0) -> Consumer:
     client = Harness().client()
     return Consumer(client.connection.link, 0, name=name, sub_type=FAILOVER, priority=priority)
+
+
+def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> Consumer | None:
+    """The active one of these consumers."""
+    choice = ActiveChoice(topic=topic, partition=partition)
+    for consumer in consumers:
+        choice.add(consumer)
+    return choice.chosen()
 
 
 @pytest.mark.parametrize("partition", range(5))

@@ -5,10 +5,11 @@ and go would be a gigabyte.
 """
 
 import asyncio
+import gc
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -365,3 +366,58 @@ async def test_connections_that_are_lost_together_leave_in_several_turns_of_the_
         counts.append(len(left))
     assert counts == [3, 6, 9, 10]
     assert left == connections
+
+
+def _held_by_cycles() -> list[str]:
+    """The types of our objects that only a collection of garbage frees."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        types = map(type, gc.garbage)
+        return [each.__name__ for each in types if each.__module__.startswith("magnetar.")]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
+def _sticky(**fields: bool) -> pb.KeySharedMeta:
+    ranges = [pb.IntRange(start=0, end=65535)]
+    return pb.KeySharedMeta(keySharedMode=pb.KeySharedMode.STICKY, hashRanges=ranges, **fields)
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"subType": pb.CommandSubscribe.Exclusive},
+        {"subType": pb.CommandSubscribe.Failover},
+        {"subType": pb.CommandSubscribe.Shared},
+        {"subType": pb.CommandSubscribe.Key_Shared},
+        {"subType": pb.CommandSubscribe.Key_Shared, "keySharedMeta": _sticky()},
+        {
+            "subType": pb.CommandSubscribe.Key_Shared,
+            "keySharedMeta": _sticky(entryBucketDispatch=True),
+        },
+    ],
+    ids=["exclusive", "failover", "shared", "key_shared", "sticky", "buckets"],
+)
+async def test_a_subscription_that_goes_is_freed_with_its_dispatcher(
+    domain: str, fields: dict[str, Any]
+) -> None:
+    harness = Harness()
+    name = TOPIC.replace("persistent", domain)
+    client = harness.client()
+    await client.produce(topic=name)
+    await client.subscribe(topic=name, **fields)
+    client.flow(10)
+    client.publish(0, 1)
+    await settle()
+    client.received()
+    gc.collect()
+    unsubscribe = pb.CommandUnsubscribe(consumer_id=0, request_id=99)
+    client.send(BaseCommand.UNSUBSCRIBE, unsubscribe=unsubscribe)
+    await client.next(BaseCommand.SUCCESS)
+    client.connection.lost()
+    del client
+    await settle()
+    assert _held_by_cycles() == []

@@ -1,5 +1,7 @@
 """SCALABLE_TOPIC_LOOKUP: layouts, newer layouts, refusals, and what ends a session."""
 
+import asyncio
+
 import pytest
 
 from magnetar.broker.protocol.revoking import Revoking, no_sessions
@@ -345,3 +347,36 @@ async def test_a_session_ends_with_the_right_to_look_the_topic_up() -> None:
     assert (await next_update(client)).error == pb.ServerError.AuthorizationError
     assert len(scene.layouts) == 0
     revoking.close()
+
+
+async def test_a_right_that_is_taken_away_while_a_layout_is_read_is_gone() -> None:
+    harness = Secured()
+    scene = Scene(harness)
+    harness.grant(reader=("consume",))
+    client, _ = await harness.login(harness.token("reader"))
+    scene.partitions.gate = asyncio.Event()
+    send_lookup(client)
+    await settle()
+    harness.grant()
+    revoking = Revoking(lambda: [client.connection])
+    revoking.changed("public/default")
+    await settle()
+    scene.partitions.gate.set()
+    assert (await next_update(client)).error == pb.ServerError.AuthorizationError
+    await settle()
+    assert client.commands() == []
+    assert (len(client.connection.layouts), len(scene.layouts)) == (0, 0)
+
+
+async def test_a_lookup_that_fails_after_another_took_its_id_gets_no_answer() -> None:
+    """The client would take it for an answer to the other one."""
+    scene = Scene()
+    client = scene.client()
+    scene.partitions.gate = asyncio.Event()
+    send_lookup(client, "topic://public/default/t")  # It is refused: not scalable.
+    send_lookup(client)
+    await settle()
+    scene.partitions.gate.set()
+    assert not (await next_update(client)).HasField("error")
+    await settle()
+    assert client.commands() == []

@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.policies.model import NamespaceRecord, Policies
-from magnetar.broker.topics.non_persistent import IN_FLIGHT_MAX
+from magnetar.broker.topics.non_persistent import BATCH_ENTRIES_MAX
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -70,12 +70,12 @@ async def test_what_comes_without_credit_is_lost() -> None:
 async def test_too_many_at_a_time_are_dropped_and_their_receipts_say_so() -> None:
     harness = Harness(turn_bytes_max=1 << 30)  # one read is one turn
     client = await producer(harness)
-    client.publish(*range(IN_FLIGHT_MAX + 2))
+    client.publish(*range(BATCH_ENTRIES_MAX + 2))
     receipts = [command.send_receipt for command, _ in client.received()]
     ids = [(each.message_id.ledgerId, each.message_id.entryId) for each in receipts]
     none = (1 << 64) - 1
-    assert ids == IN_FLIGHT_MAX * [(0, 0)] + 2 * [(none, none)]
-    assert [each.sequence_id for each in receipts] == list(range(IN_FLIGHT_MAX + 2))
+    assert ids == BATCH_ENTRIES_MAX * [(0, 0)] + 2 * [(none, none)]
+    assert [each.sequence_id for each in receipts] == list(range(BATCH_ENTRIES_MAX + 2))
 
 
 @pytest.mark.parametrize("kind", [Sub.Exclusive, Sub.Failover, Sub.Shared, Sub.Key_Shared])

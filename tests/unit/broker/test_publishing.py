@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.features.transactions.errors import AlreadyStoredError
+from magnetar.broker.topic import PublishBatch
+from magnetar.broker.topic.producer import Producer
 from magnetar.ledger.errors import LogFencedError, LogUnavailableError
-from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import BaseCommand, Send
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, entry, send_frame
 from tests.unit.broker.memory_parts import TOPIC
@@ -309,6 +312,45 @@ async def test_a_fenced_log_closes_producers_without_blaming_messages() -> None:
     client.publish(0, 1)
     harness.log.fail(LogFencedError("another owner"))
     assert client.commands() == [BaseCommand.CLOSE_PRODUCER]
+
+
+async def _refused_at_once(monkeypatch: pytest.MonkeyPatch) -> tuple[Client, Producer]:
+    """A producer whose topic refuses publishes before they return, which closes the producer."""
+    harness = Harness()
+    client = await _producing(harness)
+    fenced = LogFencedError("another owner")
+    monkeypatch.setattr(harness.log, "append", lambda batch: batch.on_failed(fenced))
+    (producer,) = client.connection.publishing.producers()
+    return client, producer
+
+
+async def test_a_message_stored_before_gets_no_receipt_from_a_producer_closed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, producer = await _refused_at_once(monkeypatch)
+
+    def check(batch: PublishBatch, send: Send, *_: object) -> None:
+        if send.sequence_id == 1:
+            raise AlreadyStoredError("sent before")
+
+    monkeypatch.setattr(producer.line, "checks", (check,))
+    client.publish(0, 1)
+    assert client.commands() == [BaseCommand.CLOSE_PRODUCER]
+    assert not client.io.is_closed
+
+
+async def test_a_producer_closed_while_its_topic_gets_ready_for_transactions_can_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, producer = await _refused_at_once(monkeypatch)
+    monkeypatch.setattr(producer.line, "takes_transactions", lambda: False)
+    client.send_bytes(send_frame(0, 0) + send_frame(0, 1, txnid_most_bits=1, txnid_least_bits=1))
+    assert client.commands() == [BaseCommand.CLOSE_PRODUCER]
+    monkeypatch.undo()
+    assert (await client.produce()).type == BaseCommand.PRODUCER_SUCCESS
+    client.publish(0)
+    await settle()
+    assert _answers(client) == [("receipt", 0)]
 
 
 # Closing

@@ -1,5 +1,6 @@
 """Watches of Pulsar 5: scalable topics of a namespace, and where transaction coordinators are."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from magnetar.broker.cluster.ownership.protocol import Owner
 from magnetar.broker.cluster.ownership.sole_owner import SoleOwner
 from magnetar.broker.features.transactions.coordinator_places import CoordinatorPlaces
+from magnetar.broker.protocol.revoking import Revoking
+from magnetar.broker.topics.followed_lists import FollowedLists
 from magnetar.broker.topics.topic_lists import topics_hash
 from magnetar.sdk.wire import BaseCommand, TopicName
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -61,6 +64,32 @@ async def test_a_stranger_may_not_watch_a_namespace() -> None:
     _watch_topics(client)
     update = (await client.next()).watchScalableTopicsUpdate
     assert update.error == pb.ServerError.AuthorizationError
+
+
+async def test_a_right_that_is_taken_away_while_a_list_is_read_is_gone() -> None:
+    harness = Secured()
+    gate = asyncio.Event()
+
+    async def list_names(namespace: str) -> list[str]:
+        await gate.wait()
+        return ["topic://public/default/t"]
+
+    lists = FollowedLists(harness.store, list_names, harness.clock, pause_ms=0)
+    harness.services = replace(harness.services, scalable_lists=lists)
+    harness.grant(reader=("consume",))
+    client, _ = await harness.login(harness.token("reader"))
+    _watch_topics(client)
+    await settle()
+    harness.grant()
+    revoking = Revoking(lambda: [client.connection])
+    revoking.changed("public/default")
+    await settle()
+    gate.set()
+    update = (await client.next(BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE)).watchScalableTopicsUpdate
+    assert update.error == pb.ServerError.AuthorizationError
+    await settle()
+    assert client.commands() == []
+    assert len(lists) == 0
 
 
 async def test_the_end_of_a_watch_has_no_answer() -> None:

@@ -1,5 +1,6 @@
 """SCALABLE_TOPIC_SUBSCRIBE: stream and checkpoint consumers on one connection and on several."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -256,3 +257,22 @@ async def test_who_may_not_consume_any_more_loses_its_segments_to_others() -> No
     assert await _news(one) == (1, 2, [0, 1])
     assert await _news(other) == (1, 2, [])
     revoking.close()
+
+
+async def test_a_right_that_is_taken_away_while_a_consumer_registers_is_gone() -> None:
+    harness = Secured()
+    scene = Scene(harness)
+    harness.grant(reader=("consume",))
+    client, _ = await harness.login(harness.token("reader"))
+    scene.partitions.gate = asyncio.Event()
+    answer = asyncio.create_task(register(client))
+    await settle()
+    harness.grant()
+    revoking = Revoking(lambda: [client.connection])
+    revoking.changed("public/default")
+    await settle()
+    scene.partitions.gate.set()
+    assert (await answer).error == pb.ServerError.AuthorizationError
+    await settle()
+    assert client.commands() == []
+    assert (len(client.connection.segment_consumers), len(scene.coordinators)) == (0, 0)

@@ -24,7 +24,7 @@ from magnetar.broker.http.topic_stats import (
 from magnetar.broker.policies.model import BacklogQuota, DispatchRate, PublishRate, QuotaType
 from magnetar.broker.topic import Feature, Topic
 from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
-from magnetar.broker.topics.non_persistent import IN_FLIGHT_MAX
+from magnetar.broker.topics.non_persistent import BATCH_ENTRIES_MAX
 from magnetar.cursors import Cursor
 from magnetar.cursors.ack_state import AckState
 from magnetar.cursors.saver import CursorSaver
@@ -332,7 +332,7 @@ async def passing(seen: Seen) -> None:
     topic = harness.topics.topic(VOLATILE)
     await seen.look(topic)
     client.flow(1)
-    client.publish(*range(IN_FLIGHT_MAX + 3))
+    client.publish(*range(BATCH_ENTRIES_MAX + 3))
     await settle()
     clock.advance(1_000)
     stats = await seen.look(topic)

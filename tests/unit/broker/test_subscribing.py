@@ -184,6 +184,8 @@ async def test_a_topic_that_does_not_load_ends_the_connection_not_the_subscribe(
     client.send_subscribe()
     await client.closed()
     assert client.received() == []
+    counters = harness.services.counters
+    assert (counters.requests_failed, counters.protocol_violations) == (1, 0)
     producer = harness.client()
     assert (await producer.produce()).error.error == pb.ServerError.ServiceNotReady
 

@@ -245,6 +245,26 @@ async def test_entries_that_cannot_be_read_again_are_named_and_skipped_alone(
         await skip_unreadable(harness.topic, subscription)
 
 
+async def test_entries_of_a_compacted_ledger_that_cannot_be_read_are_not_skipped_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness(read_retry_ms=1, read_retry_ms_max=1)
+    harness.log.store(*(entry() for _ in range(8)))
+    _damage(harness, range(8), monkeypatch)
+    client = harness.client()
+    await client.subscribe(subType=pb.CommandSubscribe.Exclusive)
+    subscription = harness.topic.subscriptions["s"]
+    client.flow(100)
+    while subscription.why_idle() is not Reason.UNREADABLE:
+        await settle()
+    assert subscription.dispatcher is not None
+    source = type(subscription.dispatcher.source)
+    monkeypatch.setattr(source, "is_view_unreadable", property(lambda _: True))
+    with pytest.raises(NotAllowedError, match="compacted"):
+        await skip_unreadable(harness.topic, subscription)
+    assert subscription.cursor.backlog_entries == 8
+
+
 @_ALL
 async def test_entries_that_cannot_be_read_are_named_and_skipped_alone(
     sub_type: Any, monkeypatch: pytest.MonkeyPatch

@@ -375,9 +375,9 @@ class Connection:
         self.publishing.on_tick()
         self.consuming.on_tick()
         if not self._is_connected:
-            self.link.end_for("no handshake in time")
+            self.link.end_dead("no handshake in time")
         elif self._is_ping_unanswered and not self._has_heard and not self.link.is_paused:
-            self.link.end_for("no answer to a ping")
+            self.link.end_dead("no answer to a ping")
         else:
             self._has_heard = False
             self._is_ping_unanswered = True

@@ -20,7 +20,6 @@ from magnetar.broker.base.errors import (
     BrokerMetadataError,
     ConsumerNotFoundError,
     NotAllowedError,
-    ProtocolViolationError,
     RequestError,
     ServiceNotReadyError,
     UnknownFailureError,
@@ -175,7 +174,8 @@ class Consuming:
         except ServiceNotReadyError as error:
             # The official client hangs on a retryable error here (trap 10); it recovers from a lost
             # connection. Loading was tried for as long as the client waits anyway.
-            raise ProtocolViolationError(f"subscribe is given up: {error}") from error
+            self._link.give_up(f"subscribe is given up: {error}")
+            return
         finally:
             if self._creating.get(consumer_id) is pending:
                 del self._creating[consumer_id]
@@ -450,10 +450,11 @@ class Attacher:
             else:
                 break
         try:
-            # The right may have been revoked while the topic was loaded.
+            # The right may have been revoked while the topic was loaded, or while this is stored.
             await self._login.check(Action.CONSUME, wanted)
             if self._asks_for_replication(request, topic) and not subscription.is_replicated:
                 await subscription.set_replicated(True)
+                await self._login.check(Action.CONSUME, wanted)
         except BaseException:
             if not consumer.is_closed:
                 topic.subscriptions.left(subscription, consumer)

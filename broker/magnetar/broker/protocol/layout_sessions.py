@@ -109,6 +109,10 @@ class LayoutSessions:
     async def _open(self, request: pb.CommandScalableTopicLookup, session: _Session) -> None:
         try:
             await self._begin(request, session)
+        except RequestError:
+            if self._is_current(session):
+                raise
+            # It was closed, revoked, or replaced by another session, which the error would end.
         finally:
             if session.told is None and self._is_current(session):
                 del self._sessions[session.session_id]
@@ -204,15 +208,14 @@ class LayoutSessions:
         self._link.write(_refuse(session.session_id, error))
 
     def topics(self) -> Iterator[tuple[int, TopicName]]:
-        """Yield the sessions that were answered: their ids and topics."""
+        """Yield the ids and topics of all sessions, including those that were not answered yet."""
         for session in list(self._sessions.values()):
-            if session.told is not None:
-                yield session.session_id, session.topic
+            yield session.session_id, session.topic
 
     def revoke(self, session_id: int) -> None:
         """End a session: the client may no longer look the topic up."""
         session = self._sessions.get(session_id)
-        if session is not None and session.told is not None:
+        if session is not None:
             self._end(session, AuthorizationError(f"the right to look up {session.topic} is gone"))
 
     def wake(self) -> None:

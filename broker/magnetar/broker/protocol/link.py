@@ -206,7 +206,7 @@ class Link:
 
     def _probe_timed_out(self, probe: "asyncio.Future[bool]") -> None:
         if self._probe is probe:
-            self.end_for("no answer to a liveness probe")
+            self.end_dead("no answer to a liveness probe")
 
     # Back-pressure
 
@@ -232,10 +232,25 @@ class Link:
     # The end
 
     def end_for(self, reason: str) -> None:
-        """Drop a client that is dead or broke the protocol, with one log line."""
-        if self.is_closed:
-            return
-        self._counters.protocol_violations += 1
+        """Drop a client that broke the protocol, with one log line."""
+        if not self.is_closed:
+            self._counters.protocol_violations += 1
+            self._end(reason)
+
+    def end_dead(self, reason: str) -> None:
+        """Drop a client that did not send in time what it had to, with one log line."""
+        if not self.is_closed:
+            self._counters.connections_timed_out += 1
+            self._end(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Drop a client whose request cannot be served now and has no answer that says so, with one
+        log line."""
+        if not self.is_closed:
+            self._counters.requests_failed += 1
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
         _log.info(
             "connection_dropped",
             address=self.address,

@@ -171,7 +171,9 @@ class Publishing:
                 _check_marker(batch)
         except AlreadyStoredError:
             self._flush_one(producer_id)
-            self._producers[producer_id].receipt_again(sequence_id, highest_id)
+            producer = self._producers.get(producer_id)
+            if producer is not None:  # Not closed by the flush.
+                producer.receipt_again(sequence_id, highest_id)
             return
         except RequestError as error:
             batch.forget_next()
@@ -215,6 +217,8 @@ class Publishing:
 
         Its client reconnects, and sends again what has no receipt.
         """
+        if producer.is_closed:
+            return  # A later producer with its id must not count as leaving.
         self._leaving.add(producer_id)
         producer.close_by_client(producer.close_by_broker)
 

@@ -97,16 +97,26 @@ class Revoking:
             is_concerned = _concerning(tuple(changed))
             self._unread = ""
             for connection in list(self._connections()):
-                await self._look_at(connection, is_concerned)
+                await self._go_on_after(self._look_at(connection, is_concerned))
                 await asyncio.sleep(0)
-            try:
-                await self._check_sessions(is_concerned)
-            except BrokerMetadataError as error:
-                self._unread = str(error)
+            await self._go_on_after(self._check_sessions(is_concerned))
             if self._unread:
                 _log.warning("rights_not_read", error=self._unread)
                 self._changed = {**changed, **self._changed}
                 await asyncio.sleep(_RETRY_S)
+
+    async def _go_on_after(self, check: Awaitable[None]) -> None:
+        """Wait for a check. If it fails, all clients are checked again; the others already now.
+
+        Even a failure by a defect must not leave other clients with rights that they have lost.
+        """
+        try:
+            await check
+        except BrokerMetadataError as error:
+            self._unread = str(error)
+        except Exception as error:  # noqa: BLE001 - a bug with one client must not spare others
+            _log.error("rights_not_revoked", exc_info=error)
+            self._unread = repr(error)
 
     async def _look_at(self, connection: "Connection", is_concerned: IsConcerned) -> None:
         login = connection.login

@@ -136,8 +136,12 @@ class ScalableWatches:
     async def _topics(self, request: pb.CommandWatchScalableTopics, watch: _TopicsWatch) -> None:
         try:
             await self._begin_topics(request, watch)
+        except RequestError:
+            if self._is_current_topics(watch):
+                raise
+            # It was closed, revoked, or replaced by another watch, which the error would end.
         finally:
-            if watch.list is None and self._topic_watches.get(watch.watch_id) is watch:
+            if watch.list is None and self._is_current_topics(watch):
                 del self._topic_watches[watch.watch_id]
 
     async def _begin_topics(
@@ -154,12 +158,15 @@ class ScalableWatches:
         except BaseException:
             self._lists.leave(namespace, watch.on_change)
             raise
-        if self._link.is_closed or self._topic_watches.get(watch.watch_id) is not watch:
+        if self._link.is_closed or not self._is_current_topics(watch):
             self._lists.leave(namespace, watch.on_change)
             return
         watch.list = WatchedList(_EVERYTHING, names)
         if request.current_hash != topic_lists.topics_hash(names):
             self._link.write(replies.scalable_topics(watch.watch_id, names))
+
+    def _is_current_topics(self, watch: _TopicsWatch) -> bool:
+        return self._topic_watches.get(watch.watch_id) is watch
 
     def _on_topics_close(self, command: BaseCommand) -> None:
         self._forget_topics(command.watchScalableTopicsClose.watch_id)
@@ -170,13 +177,14 @@ class ScalableWatches:
             self._lists.leave(watch.namespace, watch.on_change)
 
     def namespaces(self) -> set[str]:
-        """Return the namespaces whose scalable topics are watched."""
-        return {each.namespace for each in self._topic_watches.values() if each.list is not None}
+        """Return the namespaces whose scalable topics are watched, including watches that were not
+        answered yet."""
+        return {each.namespace for each in self._topic_watches.values()}
 
     def end(self, namespace: str) -> None:
         """End watches of a namespace: the client may no longer list its topics."""
         for watch in list(self._topic_watches.values()):
-            if watch.namespace == namespace and watch.list is not None:
+            if watch.namespace == namespace:
                 self._forget_topics(watch.watch_id)
                 error = AuthorizationError(f"the right to list the topics of {namespace} is gone")
                 self._link.write(_refuse_topics(watch.watch_id, error))

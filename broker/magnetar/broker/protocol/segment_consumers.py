@@ -14,6 +14,7 @@ from functools import partial
 
 from magnetar.broker.base import naming, replies
 from magnetar.broker.base.errors import (
+    AuthorizationError,
     NotAllowedError,
     RequestError,
     TopicNotFoundError,
@@ -49,6 +50,8 @@ class Registration:
         self.group = group
         self.assigned: Assignment | None = None
         """Last assignment; None if it is not registered yet."""
+        self.is_revoked = False
+        """Whether it lost the right to consume."""
         self._link: Link | None = link
         self._news: Assignment | None = None
 
@@ -182,6 +185,10 @@ class SegmentConsumers:
             registration,
             is_wanted=lambda: not self._link.is_closed and self._is_current(registration),
         )
+        if registration.is_revoked:
+            raise AuthorizationError(
+                f"the right to consume subscription {group.subscription} of {group.topic} is gone"
+            )
         if assignment is None:
             raise NotAllowedError(f"consumer {registration.consumer_id} has left meanwhile")
         return assignment
@@ -205,13 +212,15 @@ class SegmentConsumers:
         self._coordinators.unregister(registration.group, registration)
 
     def registrations(self) -> Iterator[Registration]:
-        """Yield the consumers that are registered."""
-        for each in list(self._registrations.values()):
-            if each.assigned is not None:
-                yield each
+        """Yield the consumers that are registered or about to be."""
+        yield from list(self._registrations.values())
 
     def revoke(self, registration: Registration) -> None:
-        """Unregister a consumer that may no longer consume, and withdraw its segments."""
+        """Unregister a consumer that may no longer consume, and withdraw its segments.
+
+        A registration under way is refused instead.
+        """
+        registration.is_revoked = True
         if self._is_current(registration):
             del self._registrations[registration.consumer_id]
         self._leave(registration)

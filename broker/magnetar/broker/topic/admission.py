@@ -4,6 +4,7 @@ Only newcomers are checked: a policy that is set later does not affect those alr
 error codes are those of the protocol sheet, sections 7, 9 and 15.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 
 from magnetar.broker.base.errors import (
@@ -14,8 +15,9 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.policies.model import Policies, SubscriptionType
 
-_EXPIRED_AT = 1024
-"""Number of consumers in a subscribe rate at which those whose period is over are dropped."""
+COUNTED_CONSUMERS_MAX = 10_000
+"""Most consumers of a topic whose SUBSCRIBEs are counted. Beyond it, the count that began first is
+dropped, so that consumer may subscribe more often in its period than the rate allows."""
 
 
 def check_producers(topic: str, policies: Policies, producers: int) -> None:
@@ -106,8 +108,8 @@ class SubscribeRate:
     """Number of SUBSCRIBEs of each consumer of a topic in its current period."""
 
     def __init__(self) -> None:
-        self._counts: dict[object, tuple[float, int]] = {}
-        """Start of the period, and the SUBSCRIBEs in it, per consumer."""
+        self._counts: OrderedDict[object, tuple[float, int]] = OrderedDict()
+        """Start of the period, and the SUBSCRIBEs in it, per consumer; in order of these starts."""
 
     def check(self, topic: str, policies: Policies, consumer: object, now_s: float) -> None:
         """Count a SUBSCRIBE; `consumer` identifies the consumer.
@@ -120,14 +122,23 @@ class SubscribeRate:
             self._counts.clear()
             return
         period_s = policies.subscribe_rate.period_s
-        if len(self._counts) >= _EXPIRED_AT:
-            live = {key: each for key, each in self._counts.items() if now_s - each[0] < period_s}
-            self._counts = live
+        self._drop_expired(now_s - period_s)
         since_s, count = self._counts.get(consumer, (now_s, 0))
-        if now_s - since_s >= period_s:
-            since_s, count = now_s, 0
         if count >= limit:
             raise NotAllowedError(
                 f"{topic} lets each consumer subscribe {limit} times per {period_s} s: wait"
             )
+        if not count and len(self._counts) >= COUNTED_CONSUMERS_MAX:
+            self._counts.popitem(last=False)
         self._counts[consumer] = (since_s, count + 1)
+
+    def _drop_expired(self, until_s: float) -> None:
+        """Drop the counts of periods that began at `until_s` or before.
+
+        Each count is dropped once, so the cost per SUBSCRIBE does not grow with the consumers.
+        """
+        while self._counts:
+            consumer, (since_s, _) = next(iter(self._counts.items()))
+            if since_s > until_s:
+                break
+            del self._counts[consumer]

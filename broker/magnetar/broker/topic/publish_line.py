@@ -17,7 +17,7 @@ requests it (`update`). A pending batch keeps the checks with which it began.
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
@@ -38,9 +38,6 @@ from magnetar.broker.topic.tail import Tail
 from magnetar.ledger.errors import LedgerError, LogClosedError
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import MessageMetadata, Send, TopicName, split_payload
-
-if TYPE_CHECKING:
-    from magnetar.broker.topic.publish_batch import PublishBatch
 
 _END_S_MAX = 2.0
 """Longest time, in seconds, that a producer waits for a termination to be decided."""
@@ -349,7 +346,7 @@ class EncryptionCheck:
 
     def __call__(
         self,
-        batch: "PublishBatch",
+        batch: PublishBatch,
         send: Send,
         metadata: MessageMetadata,
         payload: bytes,
@@ -370,7 +367,7 @@ class SizeCheck:
 
     def __call__(
         self,
-        batch: "PublishBatch",
+        batch: PublishBatch,
         send: Send,
         metadata: MessageMetadata,
         payload: bytes,

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import quote_plus
+from weakref import WeakValueDictionary
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
@@ -86,7 +87,10 @@ class CreationTurns:
     def __init__(self, store: MetadataStore, random: random.Random) -> None:
         self._store = store
         self._value = f"{random.getrandbits(_TOKEN_BITS):016x}".encode()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks by namespace; each exists while a request holds it or waits for it. A released lock
+        counts as unlocked even if a waiter is about to get it, so `locked` cannot tell when to
+        drop one."""
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
@@ -103,7 +107,10 @@ class CreationTurns:
                 try:
                     await self._take(path)
                 except BaseException:
-                    lock.release()
+                    try:
+                        await self._withdraw(path)
+                    finally:
+                        lock.release()
                     raise
         except (TimeoutError, MetadataError) as error:
             raise BrokerMetadataError(
@@ -116,8 +123,6 @@ class CreationTurns:
                 await self._give_back(path)
             finally:
                 lock.release()
-                if not lock.locked() and self._locks.get(namespace) is lock:
-                    del self._locks[namespace]
 
     async def _take(self, path: str) -> None:
         turn = bytes_cell(self._store, path, ephemeral=True)
@@ -126,6 +131,16 @@ class CreationTurns:
             if found is not None and found.value == self._value:
                 return  # It was not given back the last time.
             await asyncio.sleep(_TURN_RETRY_S)
+
+    async def _withdraw(self, path: str) -> None:
+        """Give a turn back that was taken without an answer: the request was cancelled, or the
+        connection to the store was lost."""
+        try:
+            found = await bytes_cell(self._store, path).read()
+            if found is not None and found.value == self._value:
+                await self._store.delete(path, version=found.version)
+        except MetadataError:
+            pass  # As in `_give_back`.
 
     async def _give_back(self, path: str) -> None:
         try:

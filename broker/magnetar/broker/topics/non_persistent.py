@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from magnetar.broker.base.entry import MARKER
 from magnetar.broker.base.errors import ConsumerBusyError, NotAllowedError
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic import OpenCursor, PublishBatch, PublishLine, Topic, TopicSubscriptions
 from magnetar.broker.topic.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer
 from magnetar.broker.topic.dispatch.base import DispatchContext, Dispatcher
@@ -31,8 +32,13 @@ from magnetar.ledger.managed_log.log_retention import Retention
 from magnetar.ledger.position import LATEST, Position
 from magnetar.sdk.wire import encode_message_prefix, encode_send_receipts
 
-IN_FLIGHT_MAX = 1000
-"""Entries of one producer's batch that are accepted; more are dropped, and receipted with -1:-1."""
+BATCH_ENTRIES_MAX = 1000
+"""Most entries accepted of one batch: what one producer sent of the bytes that its connection
+handles in one turn. More are dropped, and receipted with -1:-1.
+
+Batches are answered at once, so nothing is in flight between two turns. Pulsar's brokers, which
+answer later, limit what is in flight on a connection, of all its producers together
+(maxConcurrentNonPersistentMessagePerConnection, 1000)."""
 
 
 class PassingSubscription(Subscription):
@@ -102,7 +108,7 @@ class PassingLine(PublishLine):
 
     def append(self, batch: PublishBatch) -> None:
         """Answer the batch at once, and dispatch the accepted entries."""
-        taken = batch.payloads[:IN_FLIGHT_MAX]
+        taken = batch.payloads[:BATCH_ENTRIES_MAX]
         highest = batch.highest_ids if batch.has_highest_ids else None
         cut = len(taken)
         frames = encode_send_receipts(
@@ -167,7 +173,7 @@ class PassingDispatcher(Dispatcher):
         self._choice = ActiveChoice(topic=context.topic, partition=context.partition)
         self._active: Consumer | None = None
         self._notices = Notices(
-            lambda consumer: consumer is self._active, delay_ms=context.settings.failover_delay_ms
+            weakly(self._is_active), delay_ms=context.settings.failover_delay_ms
         )
 
     # Membership
@@ -196,6 +202,9 @@ class PassingDispatcher(Dispatcher):
 
     def begin(self, consumer: Consumer) -> None:
         self._notices.begin(consumer)
+
+    def _is_active(self, consumer: Consumer) -> bool:
+        return consumer is self._active
 
     def _activate(self) -> None:
         """Choose the active consumer; notify all consumers of Failover if the choice has

@@ -212,7 +212,8 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
     Entries whose bookies are only down count as unreadable, too: restart those bookies first.
 
     Raises:
-        NotAllowedError: no read has failed.
+        NotAllowedError: no read has failed, or one of the compacted ledger. Its entries are not
+            skipped: that would acknowledge entries of the log by what the log can read.
         ServiceNotReadyError: the topic was closed meanwhile.
         BrokerPersistenceError: the change could not be stored; a crash undoes it.
     """
@@ -222,6 +223,12 @@ async def skip_unreadable(topic: Topic, subscription: Subscription) -> int:
         raise NotAllowedError(
             f"subscription {subscription.name} of {topic.name} has no unreadable entry to skip: "
             "whyIdle in its statistics says what it waits for"
+        )
+    if dispatcher.source.is_view_unreadable:
+        raise NotAllowedError(
+            f"subscription {subscription.name} of {topic.name} reads the compacted ledger of the "
+            f"topic, whose entries are not skipped: {found[1]}. Restart its bookies, reset the "
+            "subscription to a later message, or read without the compacted view"
         )
     position, skipped = found[0], 0
     if cursor.is_acked(position):
@@ -292,10 +299,12 @@ async def trim(topic: Topic) -> int:
 
 
 async def truncate(topic: Topic) -> int:
-    """Drop the backlog of every durable subscription, and all data, even within the retention.
+    """Drop the backlog of every durable subscription and feature, and all data, even within the
+    retention.
 
-    Return the number of trimmed ledgers. The last ledger of a topic without publishes since it was
-    loaded stays until the next publish.
+    Messages that are not yet copied to another cluster are dropped, too, as by Pulsar's brokers:
+    otherwise their ledgers would stay. Return the number of trimmed ledgers. The last ledger of a
+    topic without publishes since it was loaded stays until the next publish.
 
     Raises:
         RequestError
@@ -303,6 +312,9 @@ async def truncate(topic: Topic) -> int:
     for subscription in list(topic.subscriptions.values()):
         if subscription.is_durable and subscription.is_open:
             await skip_all(topic, subscription)
+    for backlog in topic.feature_backlogs().values():
+        if backlog.is_open:
+            await skip_all(topic, backlog)
     try:
         await topic.log.rotate()
         await topic.log.rotate()  # Nothing to rotate: waits until the previous one is closed.

@@ -282,7 +282,7 @@ class Topics:
         """Return the full names of the persistent topics of a namespace, sorted.
 
         Raises:
-            TopicNotFoundError, BrokerMetadataError
+            NamespaceNotFoundError, BrokerMetadataError
         """
         await self.check_namespace(namespace)
         try:

@@ -28,6 +28,7 @@ class Counters:
 
     connections_opened: int = 0
     connections_refused: int = 0
+    connections_timed_out: int = 0
     protocol_violations: int = 0
     requests_failed: int = 0
     authentications_failed: int = 0

@@ -90,6 +90,16 @@ async def test_copies_that_are_closing_are_not_reported_as_skipped() -> None:
         await operating.skip_all(world.topic, copies)
 
 
+async def test_to_truncate_drops_copies_too_and_that_is_stored() -> None:
+    world = await World.make()
+    world.store(3, 2, 1)
+    copies, closing = Copies(world), Copies(world)
+    closing.name, closing.is_open = "pulsar.repl.north", False
+    await operating.truncate(world.topic)
+    assert (copies.cursor.backlog_entries, copies.cursor.persists) == (0, 1)
+    assert closing.cursor.persists == 0
+
+
 async def test_the_backlog_of_copies_is_no_subscription() -> None:
     world = await World.make()
     copies = Copies(world)

@@ -1,5 +1,6 @@
 """Records of partitioned topics in memory, whose watches a test fires."""
 
+import asyncio
 from collections.abc import Callable
 
 from magnetar.broker.cluster.partitions.record import (
@@ -45,11 +46,15 @@ class WatchedPartitions:
         self.store = store
         self.records = {} if records is None else records
         self.reads = 0
+        self.gate: asyncio.Event | None = None
+        """Reads wait until it is set."""
 
     async def find(
         self, topic: TopicName, *, is_sure: bool = False
     ) -> PartitionedTopicRecord | None:
         self.reads += 1
+        if self.gate is not None:
+            await self.gate.wait()
         return self.records.get(topic)
 
     def set(self, topic: TopicName, partitions: int, *, is_deleted: bool = False) -> None:

@@ -8,8 +8,11 @@ import jwt
 import pytest
 
 from magnetar.broker.policies.model import TenantRecord, tenant_path
+from magnetar.broker.protocol import revoking as revoking_module
 from magnetar.broker.protocol.revoking import IsConcerned, Revoking
+from magnetar.broker.security import Action, Resource
 from magnetar.broker.security.identity import Identity
+from magnetar.broker.topic.subscription import Subscription
 from magnetar.sdk.wire import PING_FRAME, BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness
@@ -248,6 +251,37 @@ async def test_a_record_that_cannot_be_read_keeps_no_right_of_others_alive() -> 
     revoking.close()
 
 
+async def test_a_check_that_fails_by_a_defect_spares_no_client_and_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Secured()
+    harness.grant(writer=("produce",))
+    (one, _), (two, _) = [await harness.login(harness.token("writer")) for _ in range(2)]
+    assert (await one.produce()).type == BaseCommand.PRODUCER_SUCCESS
+    assert (await two.produce()).type == BaseCommand.PRODUCER_SUCCESS
+    may, sessions_fail = one.connection.login.may, [True]
+
+    async def may_fail(action: Action, resource: Resource) -> bool:
+        monkeypatch.setattr(one.connection.login, "may", may)
+        raise RuntimeError("a defect")
+
+    async def check_sessions(_: IsConcerned) -> None:
+        if sessions_fail.pop():
+            sessions_fail.append(False)
+            raise RuntimeError("a defect")
+
+    monkeypatch.setattr(one.connection.login, "may", may_fail)
+    monkeypatch.setattr(revoking_module, "_RETRY_S", 0)
+    revoking = Revoking(lambda: [one.connection, two.connection], check_sessions)
+    harness.grant()
+    revoking.changed("public/default")
+    assert (await two.next()).type == BaseCommand.CLOSE_PRODUCER
+    assert (await one.next()).type == BaseCommand.CLOSE_PRODUCER
+    await settle()
+    assert sessions_fail == []
+    revoking.close()
+
+
 async def test_a_change_that_is_told_when_a_look_has_just_ended_is_looked_at_too() -> None:
     harness = Secured()
     harness.grant(writer=("produce",))
@@ -295,6 +329,30 @@ async def test_a_right_that_is_taken_away_while_a_topic_is_loaded_is_gone() -> N
     harness.topics.gate.set()
     assert (await client.next()).error.error == pb.ServerError.AuthorizationError
     assert not harness.topic.subscriptions["s"].consumers
+
+
+async def test_a_right_that_is_taken_away_while_replication_is_stored_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Secured()
+    harness.grant(reader=("consume",))
+    client, _ = await harness.login(harness.token("reader"))
+    gate = asyncio.Event()
+
+    async def set_replicated(_: Subscription, __: bool) -> None:
+        await gate.wait()
+
+    monkeypatch.setattr(Subscription, "set_replicated", set_replicated)
+    client.send_subscribe(replicate_subscription_state=True)
+    await settle()
+    harness.grant()
+    revoking = Revoking(lambda: [client.connection])
+    revoking.changed("public/default")
+    await settle()
+    gate.set()
+    assert (await client.next()).error.error == pb.ServerError.AuthorizationError
+    assert not harness.topic.subscriptions["s"].consumers
+    revoking.close()
 
 
 async def test_who_may_list_topics_no_more_is_told_of_no_further_ones() -> None:

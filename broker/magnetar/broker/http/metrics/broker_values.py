@@ -189,8 +189,13 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_protocol_violations_total",
-        "Connections dropped for what they sent, or did not send.",
+        "Connections dropped because the client broke the protocol.",
         lambda b: b.services.counters.protocol_violations,
+    ),
+    counter(
+        "magnetar_broker_connections_timed_out_total",
+        "Connections dropped because the client sent no handshake, or no answer, in time.",
+        lambda b: b.services.counters.connections_timed_out,
     ),
     counter(
         "magnetar_broker_authentications_failed_total",

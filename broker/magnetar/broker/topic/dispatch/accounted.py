@@ -11,8 +11,10 @@ Source: protocol sheet sections 9 and 10.
 import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.accounts import HASH_SHIFT, PendingAccounts
 from magnetar.broker.topic.dispatch.base import DispatchContext, Dispatcher, Turn
@@ -34,6 +36,11 @@ _GIVEN_BACK_PER_TURN = 500
 `unacked_per_consumer_max` allows."""
 
 
+def _unacked_limits(context: DispatchContext) -> tuple[int, int]:
+    policies = context.policies()
+    return policies.max_unacked_per_consumer, policies.max_unacked_per_subscription
+
+
 class AccountedDispatcher(Dispatcher):
     """Sends entries of one subscription to several consumers, and tracks which consumer has which
     entry."""
@@ -45,13 +52,9 @@ class AccountedDispatcher(Dispatcher):
         super().__init__(context)
         self.accounts = PendingAccounts(
             self.consumers,
-            limits=self._unacked_limits,
-            on_unblocked=self._wake_soon,
+            limits=partial(_unacked_limits, context),
+            on_unblocked=weakly(self._wake_soon),
         )
-
-    def _unacked_limits(self) -> tuple[int, int]:
-        policies = self.context.policies()
-        return policies.max_unacked_per_consumer, policies.max_unacked_per_subscription
 
     @abstractmethod
     def _send_later(self, entries: Sequence[tuple[Position, int]]) -> None:

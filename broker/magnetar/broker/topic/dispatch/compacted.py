@@ -147,6 +147,11 @@ class CompactedSource(EntrySource):
     def _view(self) -> CompactedView | None:
         return self.early.view() if self._reads_compacted and self.early is not None else None
 
+    @property
+    def is_view_unreadable(self) -> bool:
+        found, view = self.unreadable, self._view
+        return found is not None and view is not None and found[0] <= view.horizon
+
     def read_for(self, *, reads_compacted: bool) -> None:
         """Set whether to read the compacted view, from the next `rewind` on."""
         self._reads_compacted = reads_compacted
@@ -234,7 +239,9 @@ class CompactedSource(EntrySource):
                 after, entries_max=settings.read_ahead_entries, bytes_max=settings.read_ahead_bytes
             )
         except (LedgerError, RequestError) as error:
-            self._reading.fail(after, error)
+            # Which entry of the ledger comes next is not known: it is one from the next in the log
+            # on. If the log begins behind the view, only its horizon can be named.
+            self._reading.fail(min(self._log.next_position(after), view.horizon), error)
             return
         self._reading.done()
         self._ahead.extend(runs_of(found, is_masked=not self._acks.is_durable))

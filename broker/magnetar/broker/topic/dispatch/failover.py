@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import takewhile
 
 from magnetar.broker.base import replies
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic.consumer import FAILOVER, Consumer
 from magnetar.broker.topic.dispatch.base import DispatchContext, SingleActiveDispatcher
 from magnetar.sdk.wire.key_hashes import murmur3_hash
@@ -87,14 +88,6 @@ class ActiveChoice:
         return list(takewhile(lambda each: each[:2] == first, level))[-1][-1]
 
 
-def choose_active(consumers: list[Consumer], *, topic: str, partition: int) -> Consumer | None:
-    """Return the one of these consumers that should be active."""
-    choice = ActiveChoice(topic=topic, partition=partition)
-    for consumer in consumers:
-        choice.add(consumer)
-    return choice.chosen()
-
-
 class Notices:
     """Tells consumers which one is active, some in each turn, and newcomers only when they can
     listen.
@@ -156,7 +149,9 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._chosen: Consumer | None = None
         """Consumer that is active, or will be after the delay."""
         self._switch: asyncio.TimerHandle | None = None
-        self._notices = Notices(self._is_active, delay_ms=context.settings.failover_delay_ms)
+        self._notices = Notices(
+            weakly(self._is_active), delay_ms=context.settings.failover_delay_ms
+        )
 
     def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)

@@ -11,6 +11,7 @@ first get some time to take their entries: most have more permits soon, and noth
 import asyncio
 from collections.abc import Callable, Iterable
 
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.base import DispatchContext
 from magnetar.broker.topic.dispatch.keys import Key, KeyBook
@@ -47,7 +48,7 @@ class LeftBehind:
             context.log,
             context.settings,
             label=context.label,
-            on_read=self._on_read,
+            on_read=weakly(self._on_read),
             on_ready=wake,
         )
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from magnetar.broker.base.entry import messages_of
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.base.weakly import weakly
 from magnetar.broker.topic.dispatch.paced_read import PacedRead
 from magnetar.broker.topic.dispatch.range_reads import ReadableLog
 from magnetar.broker.topic.tail_cache import TailCache
@@ -189,7 +190,7 @@ class ReplayLoader:
         """Lowest position that is being read; None if no read runs. Later entries wait even if the
         cache has them: the chunks of a message must keep their order."""
         self._reader = ReplayReader(
-            log, settings, label=label, on_read=self._on_read, on_ready=on_ready
+            log, settings, label=label, on_read=weakly(self._on_read), on_ready=on_ready
         )
 
     @property

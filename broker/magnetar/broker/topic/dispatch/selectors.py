@@ -304,7 +304,6 @@ class EntryBuckets(Selector):
     of_entries = True
 
     def __init__(self) -> None:
-        self.hash_of = self._bucket_of
         self._buckets: list[HashRange] = []
         self._starts: list[int] = []
         self._consumers: list[Consumer] = []
@@ -338,7 +337,7 @@ class EntryBuckets(Selector):
             for _ in range(first, end)
         ]
 
-    def _bucket_of(self, entry_hash: int) -> int:
+    def hash_of(self, entry_hash: int) -> int:
         at = bisect_right(self._starts, entry_hash) - 1
         if at < 0 or entry_hash > self._buckets[at].end:
             return 0

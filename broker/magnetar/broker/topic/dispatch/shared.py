@@ -318,8 +318,16 @@ class SharedDispatcher(AccountedDispatcher):
 
     def acked(self, consumer: Consumer, positions: Sequence[Position]) -> None:
         _, unknown = self.accounts.acked(consumer, positions)
-        for position in unknown:
+        if unknown:
+            self._forget_waiting(unknown)
+
+    def _forget_waiting(self, positions: Collection[Position]) -> None:
+        for position in positions:
             self._replay.waiting.discard(position)
+        if self._parked:
+            gone = set(positions)
+            for parked in self._parked.values():
+                parked[:] = [each for each in parked if each not in gone]
 
     def acked_through(self, position: Position) -> None:
         for _ in self.accounts.acked_through(position):
@@ -376,7 +384,7 @@ class SharedDispatcher(AccountedDispatcher):
         return self._replay.unreadable or super().unreadable
 
     def forget(self, position: Position) -> None:
-        self._replay.waiting.discard(position)
+        self._forget_waiting((position,))
 
     def _why_waiting(self) -> Reason | None:
         if self._replay.unreadable is not None:

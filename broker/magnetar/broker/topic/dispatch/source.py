@@ -86,6 +86,11 @@ class EntrySource:
         return self._reading.unreadable
 
     @property
+    def is_view_unreadable(self) -> bool:
+        """Whether the last read failed in the compacted view, and not in the log."""
+        return False
+
+    @property
     def is_at_end(self) -> bool:
         """Whether everything visible in the log was returned or skipped."""
         return self._next_position(self._after) > self._visibility.last

@@ -8,6 +8,7 @@ from typing import Any, cast
 from magnetar.broker.features.replication.remotes import RemoteCluster
 from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
 from magnetar.broker.topic import Topic
+from magnetar.cursors import CursorError
 from magnetar.ledger.position import Position
 from magnetar.sdk.errors import BrokerUnavailableError
 from magnetar.sdk.wire import BaseCommand, FrameDecoder, MessageMetadata, TopicName, split_payload
@@ -28,6 +29,8 @@ class MemoryCursor:
         self.position_properties: Mapping[str, int] = {}
         self.properties: Mapping[str, str] = {}
         self.persists = 0
+        self.error: CursorError | None = None
+        """Error of a deletion."""
 
     @property
     def persisted_mark_delete(self) -> Position:
@@ -55,6 +58,8 @@ class MemoryCursor:
 
     async def delete(self) -> None:
         """Nothing is stored."""
+        if self.error is not None:
+            raise self.error
 
     async def persist(self) -> None:
         self.persists += 1

@@ -293,7 +293,9 @@ class Replication(Feature):
             self._changed()
         lists_others = bool(self._topic.policies.replicated_to) and remote not in self._wanted()
         if lists_others and not self._is_closed:
-            await self._cursors.pop(remote).delete()
+            await self._cursors[remote].delete()
+            # Only now: while it may be stored, a look finds it here and deletes it.
+            del self._cursors[remote]
             _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
 
     async def _make_incarnation(self) -> int:

@@ -72,6 +72,7 @@ class There:
 
     def __init__(self) -> None:
         self.is_away = False
+        self.defect: Exception | None = None
         self.server_version = "Magnetar-test"
         self.deduplicates_copies = True
         self.message_bytes_max = 5 << 20
@@ -89,6 +90,8 @@ class There:
     next_request_id = next_producer_id
 
     async def find(self, topic: str) -> "There":
+        if self.defect is not None:
+            raise self.defect
         if self.is_away:
             raise BrokerUnavailableError("west is away")
         return self

@@ -86,6 +86,8 @@ class MemoryBuckets:
         self.reads = 0
         self.error: LedgerError | None = None
         """Raised by everything that is stored or read."""
+        self.broken: dict[int, LedgerError] = {}
+        """Raised by reads of a ledger."""
         self._made = 1000
 
     def stored(self) -> Sequence[StoredBucket]:
@@ -104,6 +106,8 @@ class MemoryBuckets:
     async def read(self, ledger_id: int, first: int, last: int) -> list[bytes]:
         await self._pause()
         self.reads += 1
+        if ledger_id in self.broken:
+            raise self.broken[ledger_id]
         return self.ledgers[ledger_id][first : last + 1]
 
     async def delete(self, ledger_id: int) -> None:

@@ -9,7 +9,7 @@ from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.policies.model import DelayedDelivery as DelayedPolicy
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.dispatch.reasons import Reason
-from magnetar.ledger.errors import LogUnavailableError
+from magnetar.ledger.errors import LogUnavailableError, NoSuchLedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -302,6 +302,61 @@ async def test_reading_goes_on_when_the_bookies_are_back() -> None:
     await until(lambda: not delays.delayed.withheld)
     first += await got(client)
     assert sorted(first) == [*range(30)]
+
+
+async def two_buckets(**settings: Any) -> tuple[Delays, Client]:
+    """A topic with thirty entries in each of two stored buckets, and its consumer."""
+    delays = Delays(
+        delayed_bucket_records=30,
+        delayed_segment_records=5,
+        delayed_segments_loaded_max=1,
+        delayed_retry_ms=10_000,
+        read_ahead_entries=30,
+        **settings,
+    )
+    client = await delays.join()
+    for first_ms in (10_000, 10_100):
+        delays.store(*[first_ms + at for at in range(30)])
+        delays.harness.topic.subscriptions["s"].wake()
+        for _ in range(10):
+            await settle()
+    assert await got(client) == []
+    assert len(delays.delayed.stored_ledgers) == 2
+    return delays, client
+
+
+async def test_a_bucket_that_cannot_be_read_now_holds_up_no_other() -> None:
+    delays, client = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    first = delays.delayed.stored_ledgers[0]
+    buckets.broken[first] = LogUnavailableError("its bookies are away")
+    await delays.pass_time(20_000)
+    received = await got(client)
+    assert received[-30:] == [*range(30, 60)]
+    assert len(received) < 60, "the rest of the first bucket is withheld until it can be read"
+    buckets.broken.clear()
+    delays.delayed.retry()
+    await delays.ring()
+    assert sorted(received + await got(client)) == [*range(60)]
+
+
+async def test_a_topic_whose_bucket_is_gone_is_loaded_again_and_reads_its_messages() -> None:
+    delays, client = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    first = delays.delayed.stored_ledgers[0]
+    buckets.broken[first] = NoSuchLedgerError("it was deleted by mistake")
+    reasons: list[str] = []
+    delays.harness.topic.reopen = reasons.append
+    delays.clock.advance(10_010 - TICK_MS)
+    await delays.ring()
+    assert await got(client) == [*range(5)], "the first segment was in memory"
+    assert len(reasons) == 1
+    await delays.restart()
+    client = await delays.join()
+    assert await got(client) == [*range(11)]
+    assert first not in [each.ledger_id for each in buckets.named]
+    await delays.pass_time(10_000)
+    assert await got(client) == [*range(11, 60)]
 
 
 async def test_many_delayed_messages_take_little_memory() -> None:

@@ -149,6 +149,17 @@ async def test_what_is_due_at_once_waits_as_bits_and_comes_as_there_is_room() ->
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_what_was_acknowledged_while_it_waited_holds_up_nothing(sub_type: int) -> None:
+    delays = Delays(delayed_due_entries_max=10)
+    delays.store(*[5000] * 40)
+    client = await delays.join(permits=1, sub_type=sub_type)
+    await delays.pass_time(5000)
+    client.ack(*(Position(7, each) for each in range(10, 30)))
+    client.flow(100)
+    assert await got(client) == [*range(10), *range(30, 40)]
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
 async def test_a_consumer_that_comes_back_gets_everything_once(sub_type: int) -> None:
     delays = Delays()
     delays.store(5000, 0, 9000, 5000)

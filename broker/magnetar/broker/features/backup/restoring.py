@@ -216,12 +216,15 @@ class Restore:
     async def _pass_ids(self, id_max: int, ids_max: int, on_behind: Callable[[int], None]) -> None:
         if id_max < 0:
             return
-        if id_max > ids_max:
+        manager = self._client.manager
+        needed = await manager.ids_to_pass(id_max)
+        if needed > ids_max:
             raise BrokerMetadataError(
-                f"ledgers of the backup have ids up to {id_max}; at most {ids_max} ids are used up "
-                "to pass them: raise --ledger-ids-max. It takes a millisecond or less for each"
+                f"ledgers of the backup have ids up to {id_max}, and {needed} ids must be used up "
+                f"to pass them, but at most {ids_max} may be: raise --ledger-ids-max. It takes a "
+                "millisecond or less for each"
             )
-        await self._client.manager.pass_ids([id_max], ids_max=ids_max, on_behind=on_behind)
+        await manager.pass_ids([id_max], ids_max=ids_max, on_behind=on_behind)
 
     async def _above_topics(self, found: RestorePlan) -> None:
         cluster = found.cluster

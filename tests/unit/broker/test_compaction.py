@@ -379,7 +379,7 @@ class StoredCursor:
     mark_delete = EARLIEST
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """It keeps none."""
+        """Keep nothing."""
 
     def ack_cumulative(self, position: Position) -> None:
         self.mark_delete = position

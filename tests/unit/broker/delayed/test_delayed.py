@@ -370,6 +370,26 @@ async def test_a_topic_whose_bucket_is_gone_is_loaded_again_and_reads_its_messag
     assert await got(client) == [*range(11, 60)]
 
 
+async def test_a_bucket_whose_messages_were_trimmed_while_it_was_read_is_not_missed() -> None:
+    delays, client = await two_buckets()
+    reasons: list[str] = []
+    delays.harness.topic.reopen = reasons.append
+    buckets, log = delays.harness.topics.buckets[TOPIC], delays.harness.log
+    buckets.read_gate = asyncio.Event()
+    await delays.pass_time(20_000)
+    assert await got(client), "some were in memory; the rest is being read"
+    client.ack(*[Position(7, at) for at in range(60)])
+    log.roll(8)
+    delays.store(600_000)
+    await log.unlist(Position(8, 0))
+    delays.delayed.store()
+    await settle()
+    assert not buckets.ledgers
+    buckets.read_gate.set()
+    await settle()
+    assert reasons == []
+
+
 async def test_many_delayed_messages_take_little_memory() -> None:
     count = 100_000
     delays = Delays(read_ahead_entries=5000)

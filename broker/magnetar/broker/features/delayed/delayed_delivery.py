@@ -231,6 +231,8 @@ class DelayedDelivery(Feature):
             try:
                 (segment,) = await self._storage.read(bucket.ledger_id, at, at)
             except LedgerError as error:
+                if bucket not in self._index.buckets:
+                    continue  # its messages were trimmed meanwhile, and its ledger is deleted
                 bucket.failures += 1
                 if error.retryable and bucket.failures < _READS_MAX:
                     self._read_later(error)

@@ -224,3 +224,17 @@ async def test_a_cursor_that_could_not_be_deleted_is_deleted_at_a_later_look() -
     await settle()
     assert list(world.feature.cursors()) == []
     await world.close()
+
+
+async def test_a_cluster_whose_cursor_cannot_be_deleted_holds_up_no_other() -> None:
+    world = World("east", "north", "west")
+    await world.open()
+    north, _ = world.feature.cursors()
+    cast(MemoryCursor, north).error = CursorUnavailableError("the metadata store is away")
+    world.set("east")
+    await settle()
+    assert list(world.feature.cursors()) == [north]
+    world.set("east", "south")
+    await settle()
+    assert "pulsar.repl.south" in world.made
+    await world.close()

@@ -14,6 +14,7 @@ from magnetar.broker.features.backup import (
     Backups,
     ClusterBackup,
     Covered,
+    LeftOut,
     LogReading,
     Restore,
     RestorePlan,
@@ -113,7 +114,9 @@ class BackupTools:
                 say(f"{fields['topic']}: {self._in_words(covered.uncovered)}")
 
         try:
-            made = await maker.make(name, scope, on_log=tell)
+            made = await maker.make(
+                name, scope, on_log=tell, on_left_out=lambda each: self._say_left_out(each, as_json)
+            )
         except BaseException:
             sys.stderr.write(
                 f"magnetar: if there is a part of backup {name} now, `magnetar backup list` calls "
@@ -178,6 +181,8 @@ class BackupTools:
                     f"{fields['topic']}: {len(ledgers)} ledgers, {fields['entries']} entries, "
                     f"{fields['bytes']} bytes; {self._in_words(found.uncovered)}"
                 )
+        for each in cluster.left_out:
+            self._say_left_out(each, as_json)
         self._say_backup(cluster, as_json=as_json)
 
     async def delete(self, name: str) -> None:
@@ -250,6 +255,7 @@ class BackupTools:
             "topics": len(made.logs),
             "scope": made.scope,
             "finished": _time(made.finished_ms),
+            "scalable_topics_left_out": len(made.left_out),
             "not_covered": made.uncovered.model_dump(),
             "rpo_s": _rpo_s(made),
         }
@@ -262,10 +268,21 @@ class BackupTools:
             f"{fields['finished']}: {_topics(len(made.logs))}"
         )
         rpo = f"; RPO {fields['rpo_s']} s" if made.uncovered.entries else ""
-        say(f"{self._in_words(made.uncovered)}{rpo}")
+        say(f"{self._in_words(made.uncovered, left_out=len(made.left_out))}{rpo}")
 
-    def _in_words(self, uncovered: Uncovered) -> str:
-        words = "everything is covered"
+    def _say_left_out(self, left_out: LeftOut, as_json: bool) -> None:
+        if as_json:
+            fields = {
+                "topic": left_out.topic,
+                "ledgers": 0,
+                "not_covered": left_out.uncovered.model_dump(),
+            }
+            say(json.dumps(fields))
+        else:
+            say(f"{left_out.topic}: {self._in_words(left_out.uncovered, left_out=1)}")
+
+    def _in_words(self, uncovered: Uncovered, *, left_out: int = 0) -> str:
+        words = "" if left_out else "everything is covered"
         if uncovered.entries:
             words = (
                 f"not covered: {uncovered.entries} entries, {uncovered.bytes} bytes in "
@@ -273,7 +290,10 @@ class BackupTools:
             )
         if uncovered.is_compacted:
             words += "; compacted messages that left the topic are not covered"
-        return words
+        if left_out:
+            scalable = "a scalable topic is" if left_out == 1 else f"{left_out} scalable topics are"
+            words += f"; {scalable} not in the backup, with messages and subscriptions"
+        return words.removeprefix("; ")
 
     def _say_restore(self, found: RestorePlan, *, is_dry_run: bool, as_json: bool) -> None:
         fields = {
@@ -285,6 +305,7 @@ class BackupTools:
             "entries": found.entries,
             "bytes": found.bytes,
             "cursors": found.cursors,
+            "scalable_topics_left_out": len(found.left_out),
             "not_covered": found.lost.model_dump(),
             "behind_gap": found.behind_gap.model_dump(),
             "kept": sorted(found.kept),
@@ -299,7 +320,7 @@ class BackupTools:
         )
         if found.done_before:
             say(f"restored before: {_topics(found.done_before)}")
-        say(self._in_words(found.lost))
+        say(self._in_words(found.lost, left_out=len(found.left_out)))
         if found.behind_gap.entries:
             say(
                 f"{found.behind_gap.entries} entries are in the object store and left out, because "

@@ -84,7 +84,8 @@ def create(
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Make a backup. Print what is not in it: ledgers that are not in the object store yet.
+    """Make a backup. Print what is not in it: ledgers that are not in the object store yet, and
+    scalable topics.
 
     Topics can be used meanwhile. The objects of the backup are kept until it is deleted.
     """

@@ -167,6 +167,21 @@ class LedgerManager:
         except LedgerIdsExhaustedError:
             pass  # No ledger is created any more.
 
+    async def ids_to_pass(self, ledger_id: int) -> int:
+        """Return how many ids must be used up until an id is not given out again; uses up one.
+
+        Raises:
+            MetadataUnavailableError
+            LedgerLayoutError: as `create`.
+        """
+        await self._check_layout()
+        if await self._exists(ledger_id):
+            return 0
+        try:
+            return max(0, ledger_id - await self._used_up())
+        except LedgerIdsExhaustedError:
+            return 0  # No ledger is created any more.
+
     async def _used_up(self) -> int:
         """Take a new id and discard it; return it.
 

@@ -274,6 +274,16 @@ async def test_ids_that_are_held_somewhere_are_passed_where_there_is_no_ledger_y
     assert (await manager.create(make)).metadata.ledger_id > first + 7
 
 
+async def test_ids_that_are_passed_already_cost_none_and_others_the_distance(
+    manager: LedgerManager, first: int
+) -> None:
+    await manager.create(make)
+    assert await manager.ids_to_pass(first) == 0, "the ledger is there"
+    await manager.delete(first)
+    assert await manager.ids_to_pass(first) == 0
+    assert 0 < await manager.ids_to_pass(first + (1 << 30)) < 1 << 30
+
+
 async def test_ids_are_passed_also_if_the_session_ends_meanwhile(
     manager: LedgerManager, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

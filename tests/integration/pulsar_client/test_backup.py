@@ -382,7 +382,9 @@ def test_objects_of_a_backup_outlive_their_topic_until_the_backup_is_deleted(
         call(old, "DELETE", f"{topic_path(PLAIN)}?force=true", expect=204)
         see_two_sweeps(old, directory, kept)
         assert directory.objects() == kept
-        restored = done(old, directory, "restore", "daily", "--topic", "flights")[-1]
+        # Its counter is past the ids of the backup: none need be used up.
+        flights = ("--topic", "flights", "--ledger-ids-max", "0")
+        restored = done(old, directory, "restore", "daily", *flights)[-1]
         assert restored["topics"] == 1
         assert read_flights(old) == MESSAGES
         client = connect(old.url)
@@ -446,6 +448,28 @@ def test_what_is_on_bookies_only_is_said_with_its_age(directory: Stores, tmp_pat
         conflict = run(old, directory, "restore", "partial")
         assert conflict.status == 2
         assert f"{PLAIN}" in conflict.stderr
+
+
+async def test_a_scalable_topic_is_named_as_left_out_with_its_entries(
+    directory: Stores, tmp_path: Path
+) -> None:
+    topic = "topic://public/default/wide"
+    with cluster(tmp_path, directory, "old") as old:
+        admin(old, "PUT", "scalable/public/default/wide")
+        async with Client(old.url) as client:
+            producer = await client.producer(topic)
+            for payload in MESSAGES:
+                await producer.send(payload)
+        made = await asyncio.to_thread(done, old, directory, "backup", "create", "--name", "one")
+        assert [each["topic"] for each in made[:-1]] == [topic]
+        assert made[0]["not_covered"]["entries"] == len(MESSAGES)
+        assert made[-1]["scalable_topics_left_out"] == 1
+        assert made[-1]["not_covered"] == made[0]["not_covered"]
+        text = (await asyncio.to_thread(run, old, directory, "backup", "show", "one")).stdout
+        assert f"{topic}: not covered: 45 entries" in text
+        assert "a scalable topic is not in the backup" in text
+        restored = await asyncio.to_thread(run, old, directory, "restore", "one", "--dry-run")
+        assert "a scalable topic is not in the backup" in restored.stdout
 
 
 async def test_transactions_that_had_no_end_are_aborted_and_new_ones_work(

@@ -19,6 +19,8 @@ from magnetar.ledger.position import Position
 class MemoryLog:
     """A log in memory. Appends wait until `confirm`, unless `is_immediate`."""
 
+    path = "/managed-ledgers/public/default/persistent/topic"
+
     def __init__(self, first_ledger_id: int = 7) -> None:
         self.is_immediate = True
         self.now_ms = 1_000_000

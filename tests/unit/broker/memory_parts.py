@@ -41,7 +41,7 @@ from magnetar.broker.topics import Topics
 from magnetar.broker.topics.creation import TopicCreation
 from magnetar.broker.topics.non_persistent import NonPersistentTopic, VolatileLog
 from magnetar.cursors import NonDurableCursor, SubscriptionCursor
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST, Position
@@ -86,6 +86,10 @@ class MemoryBuckets:
         self.reads = 0
         self.error: LedgerError | None = None
         """Raised by everything that is stored or read."""
+        self.broken: dict[int, LedgerError] = {}
+        """Raised by reads of a ledger."""
+        self.read_gate: asyncio.Event | None = None
+        """Reads wait for it."""
         self._made = 1000
 
     def stored(self) -> Sequence[StoredBucket]:
@@ -104,6 +108,12 @@ class MemoryBuckets:
     async def read(self, ledger_id: int, first: int, last: int) -> list[bytes]:
         await self._pause()
         self.reads += 1
+        if self.read_gate is not None:
+            await self.read_gate.wait()
+        if ledger_id in self.broken:
+            raise self.broken[ledger_id]
+        if ledger_id not in self.ledgers:
+            raise NoSuchLedgerError(f"there is no ledger {ledger_id}")
         return self.ledgers[ledger_id][first : last + 1]
 
     async def delete(self, ledger_id: int) -> None:

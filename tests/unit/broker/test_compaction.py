@@ -1,7 +1,8 @@
 """Compaction: what an entry is for it, its bounds, and what is stored about it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, cast
 
 import pytest
 
@@ -13,25 +14,34 @@ from magnetar.broker.features.compaction.compacted_ledger import (
     NO_LEDGER,
     CompactedLedger,
     CompactionRecord,
+    StoredEntries,
     TooManyKeysError,
     pack,
     properties_of,
     record_in,
     unpack,
 )
+from magnetar.broker.features.compaction.compaction import (
+    Compaction,
+    CompactionCursor,
+    CompactionSurroundings,
+    Status,
+)
 from magnetar.broker.features.compaction.messages import Kind, open_entry, rest_of_batch
 from magnetar.broker.features.compaction.passes import NewestMessages
+from magnetar.broker.topic import Topic
 from magnetar.broker.topic.dispatch.compacted import CompactedSource, EarlyPlace, runs_of
 from magnetar.broker.topic.dispatch.range_reads import RangeReads
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import NonDurableCursor
-from magnetar.ledger.errors import LedgerError, LogUnavailableError
+from magnetar.ledger.errors import LedgerError, LogUnavailableError, NoSuchLedgerError
 from magnetar.ledger.position import EARLIEST, Position
-from magnetar.sdk.wire import MessageMetadata, encode_payload
+from magnetar.sdk.wire import MessageMetadata, TopicName, encode_payload
 from magnetar.sdk.wire.batches import decode_batch
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, SingleMessageMetadata
-from tests.unit.broker.harness import entry
+from tests.unit.broker.harness import Harness, entry
 from tests.unit.broker.memory_log import MemoryLog
+from tests.unit.broker.memory_parts import TOPIC
 
 _LIMIT = 1 << 20
 
@@ -381,3 +391,98 @@ async def test_no_ledger_is_opened_for_a_topic_of_which_nothing_is_left() -> Non
     view = CompactedLedger(record, open_ledger)  # type: ignore[arg-type]
     assert await view.read_behind(EARLIEST, entries_max=1, bytes_max=1) == []
     assert await view.last() is None
+
+
+class MemoryLedger:
+    """A compacted ledger in memory."""
+
+    ledger_id = 100
+
+    def append(
+        self, payloads: Sequence[bytes], on_done: Callable[[LedgerError | None], None]
+    ) -> int:
+        on_done(None)
+        return 0
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class MemoryLedgers:
+    async def create(self, **_: object) -> MemoryLedger:
+        return MemoryLedger()
+
+    async def open(self, ledger_id: int) -> StoredEntries:
+        raise NoSuchLedgerError(f"nothing is read from ledger {ledger_id} here")
+
+
+class StoredCursor:
+    """The cursor of a compaction."""
+
+    mark_delete = EARLIEST
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Keep nothing."""
+
+    def ack_cumulative(self, position: Position) -> None:
+        self.mark_delete = position
+
+    async def persist(self) -> None:
+        """Nothing is stored."""
+
+
+class OpenTransaction:
+    """Hides what is stored after a position."""
+
+    aborted: Collection[Position] = ()
+
+    def __init__(self, before: Position) -> None:
+        self._before = before
+
+    def limit(self, last: Position) -> Position:
+        return min(last, self._before)
+
+
+async def compacted_topic() -> tuple[Compaction, MemoryLog, Topic]:
+    """A topic whose three messages with two keys were compacted."""
+    harness = Harness()
+    topic = await harness.services.topics.get(TopicName.parse(TOPIC))
+    topic.policies = topic.policies.with_values(compaction_threshold_bytes=1)
+    harness.log.store(*(entry(b"x", partition_key=key) for key in "aba"))
+    around = CompactionSurroundings(
+        cast(Any, MemoryLedgers()), harness.settings, asyncio.Semaphore(1), harness.clock
+    )
+
+    async def is_stored() -> bool:
+        return False
+
+    async def open_cursor(_: Position) -> StoredCursor:
+        return StoredCursor()
+
+    at = CompactionCursor(is_stored, cast(Any, open_cursor))
+    made = Compaction(topic, cast(Any, harness.log), at, around, find_last=topic.last_message.find)
+    made.start()
+    await made.finished()
+    assert (made.status, made.stats.entries) == (Status.SUCCESS, 2)
+    return made, harness.log, topic
+
+
+async def test_a_run_that_finds_nothing_new_leaves_what_is_said_of_the_compacted_ledger() -> None:
+    compaction, _, _ = await compacted_topic()
+    before = compaction.shown()["compacted_ledger"]
+    compaction.start()
+    await compaction.finished()
+    assert compaction.status is Status.SUCCESS
+    assert compaction.shown()["compacted_ledger"] == before
+
+
+async def test_no_compaction_begins_while_an_open_transaction_hides_all_that_is_new() -> None:
+    compaction, log, topic = await compacted_topic()
+    topic.visibility.hidden = cast(Any, OpenTransaction(log.last_confirmed))
+    log.store(entry(b"x", partition_key="a"))
+    compaction.look()
+    assert not compaction.is_working
+    topic.visibility.hidden = None
+    compaction.look()
+    assert compaction.is_working
+    await compaction.finished()

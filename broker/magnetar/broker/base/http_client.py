@@ -1,8 +1,8 @@
 """One HTTP request to another broker, over the network port.
 
-The client is small on purpose: HTTP/1.1, one request per connection, answers of known length or up
-to the end of the connection. It does not follow redirects. The caller has looked up the broker to
-ask; if that broker redirects, the caller looks it up again.
+The client is small on purpose: HTTP/1.1, one request per connection; answers of known length, in
+chunks, or up to the end of the connection. It does not follow redirects. The caller has looked up
+the broker to ask; if that broker redirects, the caller looks it up again.
 """
 
 import asyncio
@@ -16,6 +16,11 @@ ANSWER_BYTES_MAX = 4 << 20
 
 _PORTS = {"http": 80, "https": 443}
 _JSON = "Content-Type: application/json\r\n"
+_HEAD_BYTES_MAX = 65_536
+_CHUNK_LINE_BYTES_MAX = 4_096
+"""Longest line with the size of a chunk and its extensions, in bytes."""
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8}) *(;|$)")
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*\bchunked *\r\n")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
@@ -116,7 +121,12 @@ class _Receiver(asyncio.Protocol):
         self._data += data
         if len(self._data) > ANSWER_BYTES_MAX:
             self._fail(ConnectionError(f"an answer of more than {ANSWER_BYTES_MAX} bytes"))
-        elif (length := _length_of(self._data)) is not None and len(self._data) >= length:
+            return
+        try:
+            is_whole = _is_whole(self._data)
+        except HttpCallError:
+            is_whole = True  # the caller gets the error
+        if is_whole:
             self._done()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -134,16 +144,60 @@ class _Receiver(asyncio.Protocol):
             self._received.set_exception(error)
 
 
-def _length_of(data: bytearray) -> int | None:
-    """Return the size of the whole answer in bytes; None if the head does not tell it yet."""
-    head, separator, _ = bytes(data[:65_536]).partition(b"\r\n\r\n")
+def _is_whole(data: bytearray) -> bool:
+    """Whether an answer is known to be complete, before the connection ends."""
+    head, separator, _ = bytes(data[:_HEAD_BYTES_MAX]).partition(b"\r\n\r\n")
     if not separator:
-        return None
-    match = re.search(rb"\r\ncontent-length: *(\d{1,9})\r\n", head.lower() + b"\r\n")
+        return False
+    begins = len(head) + len(separator)
+    if _is_chunked(head):
+        # Only then can it be the end; decoding the chunks so far with each read would be slow.
+        return data.endswith(b"\r\n\r\n") and _unchunked(bytes(data[begins:])) is not None
+    length = _length_of(head)
+    return length is not None and len(data) >= begins + length
+
+
+def _length_of(head: bytes) -> int | None:
+    """Return the size of the body in bytes; None if the head does not tell it."""
+    match = re.search(rb"\r\ncontent-length: *(\d{1,9}) *\r\n", head.lower() + b"\r\n")
     if match is not None:
-        return len(head) + 4 + int(match[1])
+        return int(match[1])
     status = _STATUS.match(head)
-    return len(head) + 4 if status is not None and status[1] == b"204" else None
+    return 0 if status is not None and status[1] == b"204" else None
+
+
+def _is_chunked(head: bytes) -> bool:
+    return _CHUNKED.search(head.lower() + b"\r\n") is not None
+
+
+def _unchunked(body: bytes) -> bytes | None:
+    """Return the content of a chunked body (RFC 9112, section 7.1); None if it is not complete.
+
+    Raises:
+        HttpCallError: it is not made of chunks.
+    """
+    found = bytearray()
+    at = 0
+    while True:
+        line, separator, _ = body[at : at + _CHUNK_LINE_BYTES_MAX].partition(b"\r\n")
+        if not separator and len(line) < _CHUNK_LINE_BYTES_MAX:
+            return None
+        size = _CHUNK_SIZE.match(line)
+        if size is None or not separator:
+            raise HttpCallError(f"a chunk of the answer begins with {line[:80]!r}, not its size")
+        at += len(line) + len(separator)
+        length = int(size[1], 16)
+        if not length:
+            break
+        found += body[at : at + length]
+        at += length
+        if at + 2 > len(body):
+            return None
+        if body[at : at + 2] != b"\r\n":
+            raise HttpCallError(f"a chunk of the answer is longer than the {length} bytes it says")
+        at += 2
+    # Trailer fields may follow the last chunk; an empty line ends them.
+    return bytes(found) if b"\r\n\r\n" in body[at - 2 :] else None
 
 
 def _parse(url: str, data: bytes) -> Answer:
@@ -151,8 +205,16 @@ def _parse(url: str, data: bytes) -> Answer:
     match = _STATUS.match(head)
     if not separator or match is None:
         raise HttpCallError(f"{url} did not answer as an HTTP server does: {data[:80]!r}")
+    length = _length_of(head)
+    content: bytes | None = body
+    if _is_chunked(head):
+        content = _unchunked(body)
+    elif length is not None:
+        content = body[:length] if len(body) >= length else None
+    if content is None:
+        raise HttpCallError(f"{url}: the answer was broken off after {len(data)} bytes")
     lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
     headers = {
         name.decode("latin-1").lower(): value.strip().decode("latin-1") for name, _, value in lines
     }
-    return Answer(int(match[1]), body, headers)
+    return Answer(int(match[1]), content, headers)

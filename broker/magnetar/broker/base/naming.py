@@ -126,6 +126,15 @@ def scalable_topic_at(namespace: str, node: str) -> str:
     return f"{_SCALABLE}{namespace}/{unquote_plus(node)}"
 
 
+def segment_at(namespace: str, node: str) -> TopicName:
+    """Return the segment whose log is the child `node` of `segments_path(namespace)`.
+
+    Raises:
+        InvalidTopicNameError: the node has no name of a segment.
+    """
+    return topic_of(f"{SEGMENT}://{namespace}/{unquote_plus(node)}")
+
+
 def is_internal_cursor(name: str) -> bool:
     """Whether a cursor of that name belongs to the broker and is no subscription."""
     return name in _RESERVED_SUBSCRIPTIONS or name.startswith(_RESERVED_PREFIX)

@@ -184,7 +184,8 @@ class SubscriptionTrace:
 
     def _end(self, positions: Sequence[Position]) -> None:
         for position in positions:
-            _, ack = self._sent.pop(position)
+            # One acknowledgement may name an entry several times.
+            _, ack = self._sent.pop(position, (None, None))
             if ack is not None:
                 ack.end()
 

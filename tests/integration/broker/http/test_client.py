@@ -7,6 +7,8 @@ import pytest
 from magnetar.broker.base.http_client import ANSWER_BYTES_MAX, HttpCallError, call
 from magnetar.ledger.system import SystemNetwork
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: Chunked\r\n\r\n"
+
 
 async def answered(answer: bytes, *, close: bool = True, timeout_s: float = 10.0) -> object:
     """Call a server that says just this."""
@@ -45,6 +47,9 @@ async def answered(answer: bytes, *, close: bool = True, timeout_s: float = 10.0
         (b"HTTP/1.1 204 No Content\r\n\r\n", (204, b"")),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", (200, b"hello")),
         (b"HTTP/1.1 412 No\r\ncontent-length: 2\r\n\r\n{}", (412, b"{}")),
+        (CHUNKED + b"3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\n\r\n", (200, b"hello")),
+        (CHUNKED + b"A\r\n0123456\n\r\n\r\n000\r\nA: b\r\n\r\n", (200, b"0123456\n\r\n")),
+        (CHUNKED + b"0\r\n\r\n", (200, b"")),
     ],
 )
 async def test_an_answer_of_known_length_is_taken_when_it_is_there(
@@ -63,6 +68,27 @@ async def test_an_answer_of_unknown_length_ends_with_the_connection() -> None:
 async def test_what_is_no_http_is_an_error(answer: bytes) -> None:
     with pytest.raises(HttpCallError):
         await answered(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello",
+        CHUNKED,
+        CHUNKED + b"5\r\nhel",
+        CHUNKED + b"5\r\nhello\r\n",
+        CHUNKED + b"5\r\nhello\r\n0\r\n",
+    ],
+)
+async def test_an_answer_that_is_broken_off_is_an_error(answer: bytes) -> None:
+    with pytest.raises(HttpCallError, match="broken off"):
+        await answered(answer)
+
+
+@pytest.mark.parametrize("chunk", [b"x\r\nhello\r\n", b"-5\r\n", b"2\r\nhello\r\n", b"_5\r\n"])
+async def test_chunks_of_no_valid_form_are_an_error(chunk: bytes) -> None:
+    with pytest.raises(HttpCallError, match="chunk"):
+        await answered(CHUNKED + chunk + b"0\r\n\r\n")
 
 
 async def test_an_answer_without_end_is_cut_off() -> None:

@@ -14,7 +14,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.features.backup.backups import Backups
 from magnetar.broker.features.backup.creating import BackupMaker, Covered
-from magnetar.broker.features.backup.documents import ClusterBackup, LogBackup, Uncovered
+from magnetar.broker.features.backup.documents import ClusterBackup, LeftOut, LogBackup, Uncovered
 from magnetar.broker.features.backup.reading import LogReading
 from magnetar.broker.features.backup.scope import Scope
 from magnetar.broker.policies.model import NamespaceRecord, TenantRecord
@@ -56,6 +56,10 @@ class Reading:
             return None
         manifest = LogManifest("5f0c", path, 1, 1, found[0])
         return LogBackup(manifest, uncovered=Uncovered(ledgers=1, entries=2, since_ms=3))
+
+    async def everything(self, path: str) -> Uncovered:
+        assert "/segment/" in path
+        return Uncovered(ledgers=1, entries=5, bytes=50, since_ms=2)
 
 
 class Making:
@@ -105,6 +109,42 @@ async def test_a_backup_has_what_is_above_topics_and_names_the_files_of_logs(
     assert made.uncovered.since_ms == 3
     assert [each.ledgers for each in making.told] == [2]
     assert await making.listed() == [("daily", 2, True)]
+
+
+async def test_scalable_topics_are_named_and_their_entries_count_as_not_covered(
+    tmp_path: Path,
+) -> None:
+    making = Making(tmp_path, node(1))
+    for path in (
+        "/topics/t/n/empty",
+        "/topics/t/n/wide+one",
+        "/managed-ledgers/t/n/segment/wide+one%2F0000-7fff-1",
+        "/managed-ledgers/t/n/segment/wide+one%2F8000-ffff-2",
+    ):
+        making.store.nodes[path] = b"{}"
+    told: list[LeftOut] = []
+    made = await making.maker.make(
+        "daily", Scope.of(), on_log=lambda _: None, on_left_out=told.append
+    )
+    assert told == [
+        LeftOut(topic="topic://t/n/empty", uncovered=Uncovered()),
+        LeftOut(
+            topic="topic://t/n/wide one",
+            uncovered=Uncovered(ledgers=2, entries=10, bytes=100, since_ms=2),
+        ),
+    ]
+    assert (await making.backups.cluster("daily")).left_out == tuple(told)
+    assert made.uncovered == Uncovered(ledgers=3, entries=12, bytes=100, since_ms=2)
+
+
+async def test_scalable_topics_outside_the_scope_are_not_named(tmp_path: Path) -> None:
+    making = Making(tmp_path, node(1))
+    for name in ("one", "other"):
+        making.store.nodes[f"/topics/t/n/{name}"] = b"{}"
+        making.store.nodes[f"/managed-ledgers/t/n/segment/{name}%2F0000-ffff-0"] = b""
+    scope = Scope.of(topic="persistent://t/n/one")
+    made = await making.maker.make("daily", scope, on_log=lambda _: None)
+    assert [each.topic for each in made.left_out] == ["topic://t/n/one"]
 
 
 async def test_a_log_that_has_moved_on_is_written_anew(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
 from magnetar.broker.policies.model import DelayedDelivery as DelayedPolicy
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.dispatch.reasons import Reason
-from magnetar.ledger.errors import LogUnavailableError
+from magnetar.ledger.errors import LogUnavailableError, NoSuchLedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -146,6 +146,17 @@ async def test_what_is_due_at_once_waits_as_bits_and_comes_as_there_is_room() ->
         received += await got(client)
         assert dispatcher.waiting_entries <= 10
     assert received == [*range(5, 200)]
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_what_was_acknowledged_while_it_waited_holds_up_nothing(sub_type: int) -> None:
+    delays = Delays(delayed_due_entries_max=10)
+    delays.store(*[5000] * 40)
+    client = await delays.join(permits=1, sub_type=sub_type)
+    await delays.pass_time(5000)
+    client.ack(*(Position(7, each) for each in range(10, 30)))
+    client.flow(100)
+    assert await got(client) == [*range(10), *range(30, 40)]
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
@@ -302,6 +313,81 @@ async def test_reading_goes_on_when_the_bookies_are_back() -> None:
     await until(lambda: not delays.delayed.withheld)
     first += await got(client)
     assert sorted(first) == [*range(30)]
+
+
+async def two_buckets(**settings: Any) -> tuple[Delays, Client]:
+    """A topic with thirty entries in each of two stored buckets, and its consumer."""
+    delays = Delays(
+        delayed_bucket_records=30,
+        delayed_segment_records=5,
+        delayed_segments_loaded_max=1,
+        delayed_retry_ms=10_000,
+        read_ahead_entries=30,
+        **settings,
+    )
+    client = await delays.join()
+    for first_ms in (10_000, 10_100):
+        delays.store(*[first_ms + at for at in range(30)])
+        delays.harness.topic.subscriptions["s"].wake()
+        for _ in range(10):
+            await settle()
+    assert await got(client) == []
+    assert len(delays.delayed.stored_ledgers) == 2
+    return delays, client
+
+
+async def test_a_bucket_that_cannot_be_read_now_holds_up_no_other() -> None:
+    delays, client = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    first = delays.delayed.stored_ledgers[0]
+    buckets.broken[first] = LogUnavailableError("its bookies are away")
+    await delays.pass_time(20_000)
+    received = await got(client)
+    assert received[-30:] == [*range(30, 60)]
+    assert len(received) < 60, "the rest of the first bucket is withheld until it can be read"
+    buckets.broken.clear()
+    delays.delayed.retry()
+    await delays.ring()
+    assert sorted(received + await got(client)) == [*range(60)]
+
+
+async def test_a_topic_whose_bucket_is_gone_is_loaded_again_and_reads_its_messages() -> None:
+    delays, client = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    first = delays.delayed.stored_ledgers[0]
+    buckets.broken[first] = NoSuchLedgerError("it was deleted by mistake")
+    reasons: list[str] = []
+    delays.harness.topic.reopen = reasons.append
+    delays.clock.advance(10_010 - TICK_MS)
+    await delays.ring()
+    assert await got(client) == [*range(5)], "the first segment was in memory"
+    assert len(reasons) == 1
+    await delays.restart()
+    client = await delays.join()
+    assert await got(client) == [*range(11)]
+    assert first not in [each.ledger_id for each in buckets.named]
+    await delays.pass_time(10_000)
+    assert await got(client) == [*range(11, 60)]
+
+
+async def test_a_bucket_whose_messages_were_trimmed_while_it_was_read_is_not_missed() -> None:
+    delays, client = await two_buckets()
+    reasons: list[str] = []
+    delays.harness.topic.reopen = reasons.append
+    buckets, log = delays.harness.topics.buckets[TOPIC], delays.harness.log
+    buckets.read_gate = asyncio.Event()
+    await delays.pass_time(20_000)
+    assert await got(client), "some were in memory; the rest is being read"
+    client.ack(*[Position(7, at) for at in range(60)])
+    log.roll(8)
+    delays.store(600_000)
+    await log.unlist(Position(8, 0))
+    delays.delayed.store()
+    await settle()
+    assert not buckets.ledgers
+    buckets.read_gate.set()
+    await settle()
+    assert reasons == []
 
 
 async def test_many_delayed_messages_take_little_memory() -> None:

@@ -347,6 +347,20 @@ async def test_behind_the_tail_an_entry_is_read_once() -> None:
     assert feature_of(harness.topic, MessageIndex).counted == {"s": 12}
 
 
+async def test_a_request_that_may_not_read_leaves_what_was_counted() -> None:
+    first = indexing()
+    await published(first, *[batch(3)] * 4)
+    harness = indexing(first.log)
+    client = harness.client()
+    await client.subscribe(subType=_TYPES.Shared)
+    assert await exact_backlogs(harness.topic) == {"s": 12}
+    client.flow(10)
+    client.ack(Position(7, 2))
+    await settle()
+    assert await exact_backlogs(harness.topic, reads=False) == {}
+    assert feature_of(harness.topic, MessageIndex).counted == {"s": 12}
+
+
 async def test_a_backlog_that_cannot_be_read_is_not_known() -> None:
     first = indexing()
     await published(first, entry())

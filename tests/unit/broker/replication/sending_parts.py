@@ -8,6 +8,7 @@ from typing import Any, cast
 from magnetar.broker.features.replication.remotes import RemoteCluster
 from magnetar.broker.features.replication.sending import Sending, SendingSurroundings
 from magnetar.broker.topic import Topic
+from magnetar.cursors import CursorError
 from magnetar.ledger.position import Position
 from magnetar.sdk.errors import BrokerUnavailableError
 from magnetar.sdk.wire import BaseCommand, FrameDecoder, MessageMetadata, TopicName, split_payload
@@ -28,6 +29,8 @@ class MemoryCursor:
         self.position_properties: Mapping[str, int] = {}
         self.properties: Mapping[str, str] = {}
         self.persists = 0
+        self.error: CursorError | None = None
+        """Error of a deletion."""
 
     @property
     def persisted_mark_delete(self) -> Position:
@@ -55,6 +58,8 @@ class MemoryCursor:
 
     async def delete(self) -> None:
         """Nothing is stored."""
+        if self.error is not None:
+            raise self.error
 
     async def persist(self) -> None:
         self.persists += 1
@@ -67,6 +72,7 @@ class There:
 
     def __init__(self) -> None:
         self.is_away = False
+        self.defect: Exception | None = None
         self.server_version = "Magnetar-test"
         self.deduplicates_copies = True
         self.message_bytes_max = 5 << 20
@@ -84,6 +90,8 @@ class There:
     next_request_id = next_producer_id
 
     async def find(self, topic: str) -> "There":
+        if self.defect is not None:
+            raise self.defect
         if self.is_away:
             raise BrokerUnavailableError("west is away")
         return self

@@ -158,6 +158,18 @@ async def test_no_range_reaches_beyond_the_log() -> None:
     assert not is_acked(world, 3)
 
 
+async def test_no_batch_beyond_the_log_is_acknowledged_before_it_is_there() -> None:
+    world = World(**SELDOM)
+    await replicated(world, subType=SHARED)
+    await world.publish("a", "b")
+    later = (BatchAck(7, 3, 0b101), BatchAck(9, 0, 0b101))
+    await told(world, acks(source=HERE, batches=later))
+    cursor = world.harness.topic.subscriptions["s"].cursor
+    assert not cursor.remaining_words(Position(7, 3))
+    assert not cursor.remaining_words(Position(9, 0))
+    assert world.counts.acks_absent == 2
+
+
 async def test_pending_messages_stay_with_their_consumer_and_do_not_come_again() -> None:
     world = World(**SELDOM)
     consumer = await replicated(world, subType=SHARED)

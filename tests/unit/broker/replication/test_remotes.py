@@ -1,5 +1,6 @@
 """How another cluster's record becomes connections to it, and what of it is refused in words."""
 
+import asyncio
 from asyncio import Protocol, Transport
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.features.replication.remotes import RemoteClusters
+from magnetar.sdk.connection import ConnectionPool
 from magnetar.sdk.errors import BrokerUnavailableError
 
 URLS = {"brokerServiceUrl": "pulsar://west:6650", "serviceUrl": "http://west:8080"}
@@ -110,3 +112,66 @@ async def test_connections_go_through_the_network_that_is_given() -> None:
         await clusters.cluster("west").find("persistent://public/default/t")
     assert tried == [("west", 6650)]
     await clusters.close()
+
+
+class _Pools:
+    """The pools that were opened; a pool takes a turn of the event loop to close."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open: list[ConnectionPool] = []
+        init, close = ConnectionPool.__init__, ConnectionPool.close
+
+        def opened(pool: ConnectionPool, *args: Any, **more: Any) -> None:
+            init(pool, *args, **more)
+            self.open.append(pool)
+
+        async def closed(pool: ConnectionPool) -> None:
+            await asyncio.sleep(0)
+            await close(pool)
+            self.open.remove(pool)
+
+        monkeypatch.setattr(ConnectionPool, "__init__", opened)
+        monkeypatch.setattr(ConnectionPool, "close", closed)
+
+
+async def test_topics_that_see_a_changed_record_at_once_open_one_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pools, records = _Pools(monkeypatch), _Records(**URLS)
+    clusters = RemoteClusters(records.read, timeout_ms=1000)
+    remote = clusters.cluster("west")
+    await remote.lookup()
+    records.data = URLS | {"listenerName": "outside"}
+    first, second = await asyncio.gather(remote.lookup(), remote.lookup())
+    assert first is second
+    assert len(pools.open) == 1
+    await clusters.close()
+    assert pools.open == []
+
+
+async def test_a_changed_record_that_is_not_usable_closes_the_old_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pools, records = _Pools(monkeypatch), _Records(**URLS)
+    remote = RemoteClusters(records.read, timeout_ms=1000).cluster("west")
+    await remote.lookup()
+    records.data = {}
+    with pytest.raises(NotAllowedError):
+        await remote.lookup()
+    assert pools.open == []
+    records.data = URLS
+    await remote.lookup()
+    await remote.close()
+
+
+async def test_a_cluster_that_is_new_while_all_are_closed_disturbs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pools = _Pools(monkeypatch)
+    clusters = RemoteClusters(_Records(**URLS).read, timeout_ms=1000)
+    await clusters.cluster("west").lookup()
+    closing = asyncio.ensure_future(clusters.close())
+    await asyncio.sleep(0)
+    clusters.cluster("north")
+    await closing
+    assert pools.open == []

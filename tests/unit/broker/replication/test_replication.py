@@ -209,3 +209,32 @@ async def test_a_cluster_that_is_back_while_copying_to_it_ends_is_copied_to_agai
     assert [each.name for each in world.feature.backlogs()] == ["pulsar.repl.west"]
     assert list(world.feature.cursors()) == [cursor]
     await world.close()
+
+
+async def test_a_cursor_that_could_not_be_deleted_is_deleted_at_a_later_look() -> None:
+    world = World("east", "west")
+    await world.open()
+    (cursor,) = world.feature.cursors()
+    cast(MemoryCursor, cursor).error = CursorUnavailableError("the metadata store is away")
+    world.set("east")
+    await settle()
+    assert list(world.feature.cursors()) == [cursor], "it may still be stored"
+    cast(MemoryCursor, cursor).error = None
+    world.feature.look()
+    await settle()
+    assert list(world.feature.cursors()) == []
+    await world.close()
+
+
+async def test_a_cluster_whose_cursor_cannot_be_deleted_holds_up_no_other() -> None:
+    world = World("east", "north", "west")
+    await world.open()
+    north, _ = world.feature.cursors()
+    cast(MemoryCursor, north).error = CursorUnavailableError("the metadata store is away")
+    world.set("east")
+    await settle()
+    assert list(world.feature.cursors()) == [north]
+    world.set("east", "south")
+    await settle()
+    assert "pulsar.repl.south" in world.made
+    await world.close()

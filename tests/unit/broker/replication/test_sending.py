@@ -1,5 +1,6 @@
 """Copies of one topic to one cluster: what is sent, and what statistics say of it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -320,4 +321,15 @@ async def test_single_acknowledgements_go_only_where_they_are_understood(takes_a
     expected = [0, 1] if takes_acks else [1]
     await until(lambda: world.there.places == expected)
     assert world.sender.takes_acks is takes_acks
+    await world.end()
+
+
+async def test_a_defect_that_stops_the_copies_is_shown_and_nobody_waits_for_them() -> None:
+    world = CopiedTopic()
+    world.there.defect = ValueError("a defect")
+    await world.begin()
+    world.store(message(world))
+    with capture_logs():
+        await asyncio.wait_for(world.sender.settle(), 10)
+    assert "a defect" in str(world.sender.shown())
     await world.end()

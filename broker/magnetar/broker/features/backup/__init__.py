@@ -2,7 +2,13 @@
 
 from magnetar.broker.features.backup.backups import Backups, FoundBackup
 from magnetar.broker.features.backup.creating import BackupMaker, Covered
-from magnetar.broker.features.backup.documents import ClusterBackup, LogBackup, LogFile, Uncovered
+from magnetar.broker.features.backup.documents import (
+    ClusterBackup,
+    LeftOut,
+    LogBackup,
+    LogFile,
+    Uncovered,
+)
 from magnetar.broker.features.backup.reading import LogReading
 from magnetar.broker.features.backup.restoring import Restore, RestorePlan
 from magnetar.broker.features.backup.scope import Scope, topic_of_log
@@ -13,6 +19,7 @@ __all__ = [
     "ClusterBackup",
     "Covered",
     "FoundBackup",
+    "LeftOut",
     "LogBackup",
     "LogFile",
     "LogReading",

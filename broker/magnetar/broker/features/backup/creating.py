@@ -7,6 +7,9 @@ by then, the file is written again.
 The file of each log shows one moment, but the cluster as a whole does not: topics change while the
 backup is made.
 
+Scalable topics are left out: neither their records nor the logs of their segments are saved. The
+cluster file names them, and counts their entries as uncovered.
+
 Source: tiered storage, section 21.
 """
 
@@ -26,6 +29,7 @@ from magnetar.broker.cluster.partitions.record import (
 from magnetar.broker.features.backup.backups import Backups
 from magnetar.broker.features.backup.documents import (
     ClusterBackup,
+    LeftOut,
     LogFile,
     Uncovered,
     sum_of,
@@ -112,13 +116,37 @@ class BackupMaker:
             if scope.has_namespace(f"{tenant}/{namespace}")
         ]
 
+    async def _left_out(self, scope: Scope) -> Sequence[LeftOut]:
+        """Return the scalable topics in a scope, by name, with all entries of their segments."""
+        found: dict[str, list[Uncovered]] = {}
+        for namespace in await self._namespaces(scope):
+            for node in await names_below(self._store, naming.scalable_topics_path(namespace)):
+                name = naming.scalable_topic_at(namespace, node)
+                if scope.has_topic(naming.base_topic_of(name)):
+                    found[name] = []
+            root = naming.segments_path(namespace)
+            for node in await names_below(self._store, root):
+                topic = naming.segment_at(namespace, node).partitioned
+                if scope.has_topic(topic):
+                    entries = await self._reading.everything(f"{root}/{node}")
+                    found.setdefault(naming.resolved_name(topic), []).append(entries)
+        return [
+            LeftOut(topic=name, uncovered=sum_of(parts)) for name, parts in sorted(found.items())
+        ]
+
     async def make(
-        self, name: str, scope: Scope, *, on_log: Callable[[Covered], None]
+        self,
+        name: str,
+        scope: Scope,
+        *,
+        on_log: Callable[[Covered], None],
+        on_left_out: Callable[[LeftOut], None] = lambda _: None,
     ) -> ClusterBackup:
         """Make a backup; it is complete when this returns.
 
         Args:
             on_log: called for each log whose file is written and checked.
+            on_left_out: called for each scalable topic in the scope, which is not saved.
 
         Raises:
             ConflictError: a backup of that name exists, finished or not; another process makes one
@@ -145,6 +173,9 @@ class BackupMaker:
                 on_log(found)
 
         await on_each(await self.logs(scope), one, at_once=_LOGS_AT_ONCE)
+        left_out = await self._left_out(scope)
+        for each in left_out:
+            on_left_out(each)
         cluster = ClusterBackup(
             name=name,
             instance_id=self._instance_id,
@@ -155,7 +186,10 @@ class BackupMaker:
             namespaces=namespaces,
             partitioned=partitioned,
             logs=tuple(sorted((each.file for each in covered), key=lambda each: each.log)),
-            uncovered=sum_of(each.uncovered for each in covered),
+            left_out=tuple(left_out),
+            uncovered=sum_of(
+                [*(each.uncovered for each in covered), *(each.uncovered for each in left_out)]
+            ),
         )
         if not await is_noted(self._store, self._store_name, noted):
             raise ConflictError(

@@ -35,7 +35,7 @@ class _Part(BaseModel):
 
 
 class Uncovered(_Part):
-    """Entries that are in no object, so a restore cannot bring them back."""
+    """Entries that a restore cannot bring back: in no object, or of a topic that is left out."""
 
     ledgers: int = Field(default=0, ge=0)
     entries: int = Field(default=0, ge=0)
@@ -133,6 +133,15 @@ class LogFile(_Part):
     """Checksum of all bytes of the file."""
 
 
+class LeftOut(_Part):
+    """A scalable topic, which no backup contains yet, in the cluster file."""
+
+    topic: str
+    """Name as `topic://tenant/namespace/name`."""
+    uncovered: Uncovered
+    """All entries of its segments, also of those that are in objects."""
+
+
 class ClusterBackup(_Part):
     """The cluster file, which is written last."""
 
@@ -150,7 +159,10 @@ class ClusterBackup(_Part):
     partitioned: dict[str, PartitionedTopicRecord]
     """Partitioned topics, by the path of the record below its root."""
     logs: tuple[LogFile, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    """Topics in the scope that the backup does not contain; older releases did not note them."""
     uncovered: Uncovered
+    """Sum over all logs and all topics that are left out."""
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the file."""

@@ -125,19 +125,34 @@ class LogReading:
             )
         return tuple(schemas), found[0].next_version
 
+    async def everything(self, path: str) -> Uncovered:
+        """Return all entries of a log, as a backup counts a log that it leaves out.
+
+        Raises:
+            LedgerError: a part cannot be read now.
+        """
+        await self._store.catch_up()
+        found = await self.node(path)
+        return Uncovered() if found is None else await self._entries_in(found[0].ledgers)
+
     async def _uncovered(
         self, metadata: LogMetadata, cursors: Mapping[str, CursorNode]
     ) -> Uncovered:
-        left = [each for each in metadata.ledgers if not each.is_in_object]
-        sizes = [await self._size(each) for each in left]
-        held = [(each, size) for each, size in zip(left, sizes, strict=True) if size[0]]
+        entries = await self._entries_in(
+            [each for each in metadata.ledgers if not each.is_in_object]
+        )
         compaction = cursors.get(COMPACTION_CURSOR)
+        is_compacted = compaction is not None and bool(compaction.properties)
+        return entries.model_copy(update={"is_compacted": is_compacted})
+
+    async def _entries_in(self, ledgers: Sequence[LogLedger]) -> Uncovered:
+        sizes = [await self._size(each) for each in ledgers]
+        held = [(each, size) for each, size in zip(ledgers, sizes, strict=True) if size[0]]
         return Uncovered(
             ledgers=len(held),
             entries=sum(entries for _, (entries, _) in held),
             bytes=sum(size for _, (_, size) in held),
             since_ms=await self._begun_ms(held[0][0]) if held else 0,
-            is_compacted=compaction is not None and bool(compaction.properties),
         )
 
     async def _size(self, ledger: LogLedger) -> tuple[int, int]:

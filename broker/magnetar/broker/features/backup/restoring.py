@@ -21,7 +21,7 @@ from magnetar.broker.base.errors import BrokerMetadataError, ConflictError, NotT
 from magnetar.broker.cluster.partitions.record import PARTITIONED_TOPICS_ROOT
 from magnetar.broker.features.backup.backups import Backups
 from magnetar.broker.features.backup.checking import ObjectCheck, in_words
-from magnetar.broker.features.backup.documents import ClusterBackup, LogFile, Uncovered
+from magnetar.broker.features.backup.documents import ClusterBackup, LeftOut, LogFile, Uncovered
 from magnetar.broker.features.backup.on_each import on_each
 from magnetar.broker.features.backup.past_transactions import aborted_in, with_past, write_down
 from magnetar.broker.features.backup.planning import RestoredLog, plan
@@ -73,7 +73,9 @@ class RestorePlan:
     id_max: int = -1
     """Highest ledger id of a restored or lost message."""
     lost: Uncovered = field(default_factory=Uncovered)
-    """Entries that only bookies had when the backup was made."""
+    """Entries that only bookies had when the backup was made, and those of `left_out`."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """Scalable topics in the scope of the restore, which the backup does not contain."""
     behind_gap: Uncovered = field(default_factory=Uncovered)
     kept: list[str] = field(default_factory=list)
     """Paths of records that existed already with other values, and were left unchanged."""
@@ -149,8 +151,13 @@ class Restore:
             _count(found, restored)
 
         wanted = self._wanted(cluster)
+        for each in cluster.left_out:
+            if self._scope.has_topic(naming.base_topic_of(each.topic)):
+                found.left_out.append(each)
+                found.lost = found.lost.plus(each.uncovered)
         if self._scope.topic and not wanted:
-            raise NotThereError(f"backup {self._name} has no topic {self._scope.topic}")
+            why = ": it was a scalable topic, and no backup contains those" * bool(found.left_out)
+            raise NotThereError(f"backup {self._name} has no topic {self._scope.topic}{why}")
         await on_each(wanted, one, at_once=_LOGS_AT_ONCE)
         if check.problems:
             raise ObjectDamagedError(
@@ -209,12 +216,15 @@ class Restore:
     async def _pass_ids(self, id_max: int, ids_max: int, on_behind: Callable[[int], None]) -> None:
         if id_max < 0:
             return
-        if id_max > ids_max:
+        manager = self._client.manager
+        needed = await manager.ids_to_pass(id_max)
+        if needed > ids_max:
             raise BrokerMetadataError(
-                f"ledgers of the backup have ids up to {id_max}; at most {ids_max} ids are used up "
-                "to pass them: raise --ledger-ids-max. It takes a millisecond or less for each"
+                f"ledgers of the backup have ids up to {id_max}, and {needed} ids must be used up "
+                f"to pass them, but at most {ids_max} may be: raise --ledger-ids-max. It takes a "
+                "millisecond or less for each"
             )
-        await self._client.manager.pass_ids([id_max], ids_max=ids_max, on_behind=on_behind)
+        await manager.pass_ids([id_max], ids_max=ids_max, on_behind=on_behind)
 
     async def _above_topics(self, found: RestorePlan) -> None:
         cluster = found.cluster

@@ -112,7 +112,9 @@ class CompactionStats:
     """Messages that the last compaction removed."""
     removed_total: int = 0
     entries: int = 0
-    """Entries that the last compaction left."""
+    """Entries that the last compaction left, of those that found something new."""
+    is_counted: bool = False
+    """Whether `entries` are those of the compacted ledger: it was written since the load."""
     succeeded: int = 0
     failed: int = 0
     succeeded_ms: int = 0
@@ -192,8 +194,8 @@ class Compaction(Feature):
             return None
         if self._cursor is None:
             return self._hold()
-        if self._log.last_confirmed <= self._horizon:
-            return None
+        if self._topic.visibility.last <= self._horizon:
+            return None  # nothing new, or all of it is behind an open transaction
         behind = bytes_behind(self._log.ledgers, self._cursor.mark_delete)
         if behind >= threshold:
             self.start()
@@ -260,31 +262,38 @@ class Compaction(Feature):
             _log.exception("compaction_broke", topic=name)
         else:
             self.status = Status.SUCCESS
-            self.stats.removed = written.removed
-            self.stats.removed_total += written.removed
-            self.stats.entries = written.entries
             self.stats.succeeded += 1
             self.stats.succeeded_ms = clock.wall_ms()
-            _log.info(
-                "topic_compacted",
-                topic=name,
-                horizon=str(self._horizon),
-                entries=written.entries,
-                messages_removed=written.removed,
-                milliseconds=self.stats.duration_ms,
-            )
+            self._count(written)
+
+    def _count(self, written: Written | None) -> None:
+        stats = self.stats
+        stats.removed = 0 if written is None else written.removed
+        if written is None:
+            return
+        stats.removed_total += written.removed
+        stats.entries, stats.is_counted = written.entries, True
+        _log.info(
+            "topic_compacted",
+            topic=str(self._topic.name),
+            horizon=str(self._horizon),
+            entries=written.entries,
+            messages_removed=written.removed,
+            milliseconds=stats.duration_ms,
+        )
 
     def _failed(self, reason: str) -> None:
         self.status, self.last_error = Status.ERROR, reason
         self.stats.failed += 1
         self.stats.failed_ms = self._around.clock.wall_ms()
 
-    async def _compact(self) -> Written:
+    async def _compact(self) -> Written | None:
+        """Write a new compacted ledger; return None if there is nothing new for it."""
         cursor = await self.have_cursor()
         # Messages of an open transaction have no outcome yet: the horizon stays before them.
         before, horizon = self.compacted, self._topic.visibility.last
         if horizon.entry_id < 0 or horizon <= self._horizon:
-            return Written()  # nothing new
+            return None
         settings = self._around.settings
         source = Source(
             self._log,
@@ -392,7 +401,7 @@ class Compaction(Feature):
         found: dict[str, Mapping[str, int]] = {"compaction": self.describe()}
         if self.compacted is not None:
             # Entries of a ledger from before this load were not counted.
-            entries = self.stats.entries if self.stats.succeeded else -1
+            entries = self.stats.entries if self.stats.is_counted else -1
             ledger_id = self.compacted.ledger_id
             found["compacted_ledger"] = {"ledgerId": ledger_id, "entries": entries}
         return found

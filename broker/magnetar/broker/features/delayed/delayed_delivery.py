@@ -8,8 +8,9 @@ dispatcher gets it by `deliver`: one timer releases due entries to all subscript
 The index is stored to bound its memory, and for the next start. Buckets of records go to ledgers,
 and the log's properties list those ledgers. A crash loses the tail, but dispatchers find its
 entries again, because they read every entry that the index does not withhold. For the same reason
-the broker gives up a bucket that it cannot read. A ledger is written and closed before it is
-listed, and deleted after it is no longer listed: a crash in between leaves orphans.
+the broker gives up a bucket that it cannot read when the topic is loaded. Later it loads the topic
+again for that, if a retry cannot help or many have failed. A ledger is written and closed before it
+is listed, and deleted after it is no longer listed: a crash in between leaves orphans.
 
 Times are those of the wall clock. After it is set back, entries that a dispatcher reads again are
 withheld again. A clock that is set forward takes effect within `_TIMER_MAX_S`.
@@ -43,6 +44,9 @@ _log = structlog.get_logger()
 _TIMER_MAX_S = 5.0
 _RELEASED_AT_ONCE = 2_000
 """Entries released per turn of the event loop, at most."""
+_READS_MAX = 60
+"""Consecutive failed reads after which a bucket is given up: five minutes, by default. Its bookies
+may never come back; until then its messages that are due are not delivered."""
 _FOREVER_MS = (1 << 63) - 1
 
 
@@ -77,7 +81,11 @@ class DelayedDelivery(Feature):
         self._timer_ms = 0
         """Due time that the timer waits for, ms of the wall clock."""
         self._released_s = -_TIMER_MAX_S
+        self._to_load: list[Bucket] = []
+        """Buckets whose next segment is to be read."""
         self._loading: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        """Timer after which the buckets whose reads have failed are read again."""
         self._storing: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -176,25 +184,27 @@ class DelayedDelivery(Feature):
     def release(self) -> None:
         """Release the entries that are due; those beyond the limit of a turn follow later."""
         self._stop_timer()
-        if self._is_closed or self._loading is not None:
-            return  # the load in progress calls this again at its end
+        if self._is_closed:
+            return
         self._released_s = self._clock.monotonic_s()
         due, missing = self._index.take_due(self._cutoff_ms(), _RELEASED_AT_ONCE)
         if due:
             for view in self._views:
                 view.release(due)
-        if missing:
-            self._loading = self._loop.create_task(self._load_segments(missing))
-        else:
-            self._arm()
+        for bucket in missing:
+            bucket.is_away = True
+        self._to_load += missing
+        if self._to_load and self._loading is None:
+            self._loading = self._loop.create_task(self._load_segments())
+        self._arm()
         if any(each.is_exhausted for each in self._index.buckets):
             self.store()
 
     def _arm(self) -> None:
         """Set the timer to the next due time: at most once per tick, within `_TIMER_MAX_S`."""
         self._stop_timer()
-        due_ms = self._index.next_due_ms
-        if due_ms is None or self._is_closed or self._loading is not None:
+        due_ms = self._index.next_release_ms
+        if due_ms is None or self._is_closed:
             return
         self._timer_ms = due_ms
         tick_s = self._topic.policies.delayed_delivery.tick_ms / 1000
@@ -212,20 +222,52 @@ class DelayedDelivery(Feature):
             self._timer.cancel()
             self._timer = None
 
-    async def _load_segments(self, buckets: Sequence[Bucket]) -> None:
-        """Read the next segment of each bucket, then continue the release."""
-        try:
-            for bucket in buckets:
-                at = bucket.next_segment
-                assert bucket.ledger_id is not None
+    async def _load_segments(self) -> None:
+        """Read the next segment of each bucket that needs it, then continue the release."""
+        while self._to_load:
+            bucket = self._to_load.pop(0)
+            at = bucket.next_segment
+            assert bucket.ledger_id is not None
+            try:
                 (segment,) = await self._storage.read(bucket.ledger_id, at, at)
-                bucket.load(at, segment)
-                self._index.unload(self.settings.delayed_segments_loaded_max)
-        except LedgerError as error:
-            _log.warning("delayed_index_not_read", topic=str(self._topic.name), error=str(error))
-            await asyncio.sleep(self.settings.delayed_retry_ms / 1000)
+            except LedgerError as error:
+                if bucket not in self._index.buckets:
+                    continue  # its messages were trimmed meanwhile, and its ledger is deleted
+                bucket.failures += 1
+                if error.retryable and bucket.failures < _READS_MAX:
+                    self._read_later(error)
+                else:
+                    self._give_up(bucket, error)
+                continue
+            bucket.load(at, segment)
+            self._index.unload(self.settings.delayed_segments_loaded_max)
         self._loading = None
         self.release()
+
+    def _read_later(self, error: LedgerError) -> None:
+        """Leave a bucket away for a while: the others must not wait for it."""
+        _log.warning("delayed_index_not_read", topic=str(self._topic.name), error=str(error))
+        if self._retry is None and not self._is_closed:
+            self._retry = self._loop.call_later(self.settings.delayed_retry_ms / 1000, self.retry)
+
+    def retry(self) -> None:
+        """Read the buckets again whose reads have failed."""
+        self._stop_retry()
+        for bucket in self._index.buckets:
+            if bucket.failures and bucket not in self._to_load:
+                bucket.is_away = False
+        self.release()
+
+    def _stop_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def _give_up(self, bucket: Bucket, error: LedgerError) -> None:
+        """Have the topic loaded again: that drops the bucket, and dispatchers read its entries."""
+        _log.warning("delayed_index_lost", topic=str(self._topic.name), error=str(error))
+        bucket.failures = 0  # it stays away: there is nothing to retry
+        self._topic.reopen("a part of its index of delayed messages cannot be read")
 
     follows = frozenset({"delayed_delivery"})
 
@@ -346,6 +388,7 @@ class DelayedDelivery(Feature):
         """Stop the timer and the tasks: the topic is closed."""
         self._is_closed = True
         self._stop_timer()
+        self._stop_retry()
         for task in (self._loading, self._storing):
             if task is not None:
                 task.cancel()

@@ -50,6 +50,10 @@ class Bucket:
         self.last = last
         self.ledger_id = ledger_id
         self.next_segment = 0
+        self.is_away = False
+        """Whether the next segment is being read, or is read again after a pause."""
+        self.failures = 0
+        """Consecutive reads that failed."""
         self._offset = 0
 
     @property
@@ -76,6 +80,7 @@ class Bucket:
 
     def load(self, segment: int, data: bytes) -> None:
         """Keep a segment that was read, unless it is already used up."""
+        self.is_away, self.failures = False, 0
         if segment >= self.next_segment:
             self.segments[segment] = data
 
@@ -140,6 +145,14 @@ class DelayedIndex:
             dues.append(self._tail[0] >> _HIGH)
         return min((each for each in dues if each is not None), default=None)
 
+    @property
+    def next_release_ms(self) -> int | None:
+        """Earliest due time that can be released now: without the buckets that are away."""
+        dues = [each.next_due_ms for each in self.buckets if not each.is_away]
+        if self._tail:
+            dues.append(self._tail[0] >> _HIGH)
+        return min((each for each in dues if each is not None), default=None)
+
     def add(self, due_ms: int, position: Position) -> None:
         """Withhold an entry until `due_ms`, unless it is already withheld."""
         if self.withheld.add(position):
@@ -175,6 +188,8 @@ class DelayedIndex:
     def take_due(self, cutoff_ms: int, count_max: int) -> tuple[list[Position], list[Bucket]]:
         """Take out the positions due by `cutoff_ms`, and the buckets that must first load.
 
+        Buckets that are away are left alone.
+
         `count_max` limits the positions; more may be due then.
         """
         taken: list[Position] = []
@@ -185,7 +200,7 @@ class DelayedIndex:
         for bucket in self.buckets:
             if len(taken) >= count_max:
                 break
-            if not bucket.take_due(cutoff_ms, count_max, taken):
+            if not bucket.is_away and not bucket.take_due(cutoff_ms, count_max, taken):
                 missing.append(bucket)
         discard = self.withheld.discard
         return [each for each in taken if discard(each)], missing

@@ -219,7 +219,9 @@ class MessageIndex(Feature):
             count = count_messages(view, facts)
             if count is not None:
                 counted[name] = count
-        self._backlogs = counted
+        if reads:
+            # Metrics show these until the next count: one without reads may lack most of them.
+            self._backlogs = counted
         return counted
 
     async def _facts_about(

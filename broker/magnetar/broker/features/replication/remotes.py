@@ -75,11 +75,18 @@ class RemoteCluster:
             proof = token() if token is not None else b""
         except OSError as error:
             raise NotAllowedError(f"cluster {self.name}: its token: {error}") from error
-        if self._lookup is None or data != self._data or proof != self._proof:
-            await self.close()
-            self._lookup = self._open(data, token)
+        lookup = self._lookup
+        if lookup is not None and data == self._data and proof == self._proof:
+            return lookup
+        # No await until the new pool is in place: another topic would open one more meanwhile.
+        pool, self._pool, self._lookup = self._pool, None, None
+        try:
+            lookup = self._lookup = self._open(data, token)
             self._data, self._proof = data, proof
-        return self._lookup
+        finally:
+            if pool is not None:
+                await pool.close()
+        return lookup
 
     def _open(self, data: Mapping[str, Any], token: Callable[[], bytes] | None) -> "Lookup":
         # Imported here, so that only brokers that copy topics load the client.
@@ -224,5 +231,5 @@ class RemoteClusters:
 
     async def close(self) -> None:
         """Close all connections."""
-        for each in self._clusters.values():
+        for each in list(self._clusters.values()):
             await each.close()

@@ -223,18 +223,27 @@ class Replication(Feature):
             )
 
     async def _apply(self) -> None:
+        while True:
+            wanted = self._wanted()
+            for remote in sorted(wanted - set(self._senders)):
+                await self._change(remote, self._begin)
+            for remote in sorted(set(self._cursors) - wanted):
+                await self._change(remote, self._end)
+            if self._is_closed or self._wanted() == wanted:
+                break  # otherwise the policies have changed meanwhile
+
+    async def _change(self, remote: str, change: Callable[[str], Awaitable[None]]) -> None:
+        """Change the copying to one cluster; a failure does not hold up the other clusters."""
         try:
-            while True:
-                wanted = self._wanted()
-                for remote in sorted(wanted - set(self._senders)):
-                    await self._begin(remote)
-                for remote in sorted(set(self._cursors) - wanted):
-                    await self._end(remote)
-                if self._is_closed or self._wanted() == wanted:
-                    break  # otherwise the policies have changed meanwhile
+            await change(remote)
         except (LedgerError, CursorError, RequestError) as error:
             # The next look retries.
-            _log.warning("replication_not_changed", topic=str(self._topic.name), error=str(error))
+            _log.warning(
+                "replication_not_changed",
+                topic=str(self._topic.name),
+                cluster=remote,
+                error=str(error),
+            )
 
     async def _begin(self, remote: str) -> None:
         incarnation = await self._make_incarnation()
@@ -293,7 +302,9 @@ class Replication(Feature):
             self._changed()
         lists_others = bool(self._topic.policies.replicated_to) and remote not in self._wanted()
         if lists_others and not self._is_closed:
-            await self._cursors.pop(remote).delete()
+            await self._cursors[remote].delete()
+            # Only now: while it may be stored, a look finds it here and deletes it.
+            del self._cursors[remote]
             _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
 
     async def _make_incarnation(self) -> int:

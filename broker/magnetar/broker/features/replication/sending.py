@@ -241,9 +241,10 @@ class Sending:
             except MalformedPayloadError as error:
                 failures += 1
                 self._note_problem(f"an entry cannot be read: {error}")
-            except Exception:  # noqa: BLE001 - another connection may do better
+            except Exception as error:  # noqa: BLE001 - another connection may do better
                 failures += 1
                 _log.exception("replication_broke", copies=self._label)
+                self._stand_still(f"a defect of this broker, see its log: {error!r}")
             settings = self._around.settings
             await self._pause(
                 backoff(settings.replication_retry_s, failures, settings.replication_retry_s_max)
@@ -261,6 +262,9 @@ class Sending:
     def _note_problem(self, problem: str) -> None:
         if problem != self.problem:
             _log.warning("replication_stands_still", copies=self._label, reason=problem)
+        self._stand_still(problem)
+
+    def _stand_still(self, problem: str) -> None:
         self.problem = problem
         self._is_settled.set()
 

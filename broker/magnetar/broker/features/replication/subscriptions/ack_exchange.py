@@ -27,6 +27,7 @@ from magnetar.broker.features.replication.acks import RANGES_MAX, Acks, OriginAc
 from magnetar.broker.features.replication.copies import Copy
 from magnetar.broker.features.replication.source_marks import Source
 from magnetar.broker.features.replication.subscriptions.ack_ranges import (
+    batches_within,
     behind,
     in_turns,
     within,
@@ -384,12 +385,13 @@ class AckExchange:
             else:
                 found, coming = index.to_locals(source, told)
             ranges += within(found.ranges, log.ledgers, log.last_confirmed)
-            batches += found.batches
+            there = batches_within(found.batches, log.ledgers, log.last_confirmed)
+            batches += there
             if source.cluster == teller:
                 coming = OriginAcks()  # the marker comes after all that it names of its cluster
             if coming.ranges or coming.batches:
                 waiting[source] = coming
-            absent = told.entries - entries_in(found.ranges) - len(found.batches) - coming.entries
+            absent = told.entries - entries_in(found.ranges) - len(there) - coming.entries
             self._counts.acks_absent += max(0, absent)
         return LocalAcks(sorted(ranges), sorted(batches)), waiting
 

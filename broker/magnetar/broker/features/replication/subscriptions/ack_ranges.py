@@ -5,7 +5,7 @@ A range has entries of one ledger. Lists are ascending, and their ranges do not 
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from magnetar.cursors import AckRange
+from magnetar.cursors import AckRange, BatchAck
 from magnetar.ledger.managed_log.log_metadata import LogLedger
 from magnetar.ledger.position import Position
 
@@ -93,11 +93,25 @@ def within(
     ranges: Iterable[AckRange], ledgers: Sequence[LogLedger], last: Position
 ) -> list[AckRange]:
     """Return those of the entries that a log has which ends at `last`."""
-    sizes = {each.ledger_id: each.entries for each in ledgers if each.ledger_id < last.ledger_id}
-    sizes[last.ledger_id] = last.entry_id + 1
+    sizes = _sizes(ledgers, last)
     found: list[AckRange] = []
     for ledger_id, first, final in ranges:
         final = min(final, sizes.get(ledger_id, 0) - 1)
         if first <= final:
             found.append(AckRange(ledger_id, first, final))
     return found
+
+
+def batches_within(
+    batches: Iterable[BatchAck], ledgers: Sequence[LogLedger], last: Position
+) -> list[BatchAck]:
+    """Return those of the batches that a log has which ends at `last`."""
+    sizes = _sizes(ledgers, last)
+    return [each for each in batches if each.entry_id < sizes.get(each.ledger_id, 0)]
+
+
+def _sizes(ledgers: Sequence[LogLedger], last: Position) -> dict[int, int]:
+    """Return the number of entries in each ledger of a log that ends at `last`."""
+    sizes = {each.ledger_id: each.entries for each in ledgers if each.ledger_id < last.ledger_id}
+    sizes[last.ledger_id] = last.entry_id + 1
+    return sizes

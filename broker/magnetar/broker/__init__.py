@@ -1,6 +1,6 @@
 """The broker: Pulsar's binary protocol on top of managed logs and cursors.
 
-The names below are loaded when first used: bookies use the HTTP server and the errors of this
+The names below are loaded at their first use. Bookies use the HTTP server and the errors of this
 package, and must not load a broker with them.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Broker", "BrokerError", "BrokerSettings", "ListenError", "RequestError"]
 
 _HOMES = {"Broker": "broker", "BrokerSettings": "base.settings.broker"}
-"""Where the names are that are no errors."""
+"""Modules of the names that are not in `base.errors`."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,7 @@
 """The broker: composes topics, the binary server and the HTTP service; starts and stops them.
 
-Stateless: what must survive is in ledgers and metadata. The ledger client and the metadata store
-are the caller's, who starts them before the broker and closes them after it.
+The broker is stateless: all durable state is in ledgers and metadata. The ledger client and the
+metadata store belong to the caller, who starts them before the broker and closes them after it.
 """
 
 import asyncio
@@ -95,12 +95,12 @@ VERSION = "0.1.0"
 
 
 def no_files(path: str) -> bytes:
-    """Reads nothing: for a broker whose settings name no files."""
+    """Refuse every read: the reader of a broker whose settings name no files."""
     raise FileNotFoundError(2, "no files can be read here", path)
 
 
 class Broker:
-    """One broker. `await start()`, `await stop()`; not to be started again."""
+    """One broker: `await start()`, then `await stop()`. It cannot be started a second time."""
 
     def __init__(
         self,
@@ -119,12 +119,17 @@ class Broker:
         request_stop: Callable[[], None] | None = None,
         spans: Spans | None = None,
     ) -> None:
-        """`collectors`: what else in this process its /metrics shows. `is_clustered`: there may be
-        other brokers on this metadata store; otherwise it takes itself for the only one. `usage`:
-        what this process has used so far, for its load report. `read_file`: reads the files that
-        the settings of security name. `metadata_url`: of the store, for operators. `request_stop`:
-        have this process end in order; None: nobody may ask for that. `spans`: keeps the traces of
-        messages; None: there are none.
+        """Compose the parts of a broker; start none of them.
+
+        Args:
+            collectors: further metrics of this process that /metrics shows.
+            is_clustered: whether other brokers may run on this metadata store. If not, the broker
+                takes itself for the only one.
+            usage: what this process has used so far, for the load report.
+            read_file: reads the files that the security settings name.
+            metadata_url: URL of the metadata store, for operators.
+            request_stop: ends this process in order; None if nobody may ask for that.
+            spans: keeps the traces of messages; None if there are none.
         """
         self._settings = settings
         self._collectors = tuple(collectors)
@@ -143,7 +148,7 @@ class Broker:
         self._producer_names = 0
         self._listeners = parse_listeners(settings.advertised_listeners)
         self.network: Network = self._network_to_brokers()
-        """To other brokers."""
+        """Network for connections to other brokers."""
         self.cluster: Cluster | None = self._make_cluster() if is_clustered else None
         policies = PolicyRegistry(store, settings)
         self.security = self._make_security(policies, read_file)
@@ -172,7 +177,7 @@ class Broker:
         self.is_serving = False
         self._is_stopping = False
 
-    # Its parts
+    # The parts of the broker
 
     def _make_security(
         self, policies: PolicyRegistry, read_file: Callable[[str], bytes]
@@ -511,12 +516,12 @@ class Broker:
 
     @property
     def tls_port(self) -> int | None:
-        """Port of the binary protocol over TLS."""
+        """Port of the binary protocol over TLS; None if there is no such port."""
         return self._server.tls_port
 
     @property
     def https_port(self) -> int | None:
-        """Port of the HTTP service over TLS."""
+        """Port of the HTTP service over TLS; None if there is no such port."""
         return self._https.port if self._https is not None else None
 
     @property
@@ -525,14 +530,14 @@ class Broker:
 
     @property
     def name(self) -> str:
-        """Among the brokers of the cluster; known once it listens."""
+        """Name of this broker among the brokers of the cluster; known once the broker listens."""
         if self._settings.name:
             return self._settings.name
         return f"{self.advertised_host}:{self.port}" if self.cluster is not None else "standalone"
 
     @property
     def service_url(self) -> str:
-        """Where lookups send clients that name no listener."""
+        """Address that lookups return to clients that name no listener."""
         if self._listeners:
             default = self._settings.default_listener
             return self._listeners[default] if default else next(iter(self._listeners.values()))
@@ -540,32 +545,31 @@ class Broker:
 
     @property
     def http_url(self) -> str:
-        """Where other brokers and tools find the HTTP service."""
+        """Address of the HTTP service for other brokers and tools."""
         return f"http://{_in_url(self.advertised_host)}:{self.http_port}"
 
     @property
     def service_url_tls(self) -> str:
-        """Where clients find the binary protocol over TLS; empty: there is no such port."""
+        """Address of the binary protocol over TLS; empty if there is no such port."""
         return (
             f"pulsar+ssl://{_in_url(self.advertised_host)}:{self.tls_port}" if self.tls_port else ""
         )
 
     @property
     def http_url_tls(self) -> str:
-        """Where other brokers and tools find the HTTP service over TLS; empty: there is no such
-        port."""
+        """HTTPS address for other brokers and tools; empty if there is no such port."""
         return (
             f"https://{_in_url(self.advertised_host)}:{self.https_port}" if self.https_port else ""
         )
 
     @property
     def advertised_host(self) -> str:
-        """The host that clients and other brokers are told."""
+        """Host under which clients and other brokers find this broker."""
         return self._settings.advertised_host or self._settings.host
 
     @property
     def status(self) -> str:
-        """`ok` while clients are served, otherwise what keeps it from that."""
+        """`ok` while the broker serves clients, otherwise the reason why it does not."""
         if self._is_stopping:
             return "stopping"
         if not self.is_serving:
@@ -575,11 +579,11 @@ class Broker:
         return "ok"
 
     async def start(self) -> None:
-        """Listen on both ports, and join the other brokers; nothing is left of it when it raises.
+        """Listen on both ports, and join the other brokers. On an error, close everything again.
 
         Raises:
-            ListenError: an address is taken or not ours.
-            NotRegisteredError: the others do not know this broker.
+            ListenError: an address is taken or does not belong to this host.
+            NotRegisteredError: the broker could not register with the cluster.
             SecurityConfigError, TlsConfigError: a file of keys or certificates cannot be used.
         """
         self.security.check_addresses(self._settings.addresses)
@@ -610,7 +614,7 @@ class Broker:
                 {"serviceUrl": self.http_url, "brokerServiceUrl": self.service_url}
             )
         except BaseException:
-            await self.stop()  # Topics may be in use already: it listens.
+            await self.stop()  # Topics may be in use already: the broker listens.
             raise
         self.services.coordinators.start()
         if self._settings.scalable_topics:
@@ -624,10 +628,11 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Drain: hand topics over while lookups are still answered, then accept nobody, close what
-        is left of the topics, and the connections.
+        """Drain the broker, then close it.
 
-        Bounded by `shutdown_timeout_ms`; what is not closed by then is recovered by the next owner.
+        Hand topics over while lookups are still answered. Then accept no connection, close the
+        remaining topics, and close the connections. `shutdown_timeout_ms` bounds all of this; the
+        next owner recovers what is not closed by then.
         """
         self._is_stopping = True
         await self.auto_scaling.stop()
@@ -638,7 +643,7 @@ class Broker:
         self.services.coordinator_places.close()
         until_s = self._clock.monotonic_s() + self._settings.shutdown_timeout_ms / 1000
         if self.websocket is not None:
-            # While topics are here: what its clients have acknowledged is kept.
+            # While topics are still loaded, so that the acknowledgements of its clients are kept.
             await self.websocket.stop()
         if self.cluster is not None:
             await self.cluster.drain(until_s - self._clock.monotonic_s())
@@ -692,10 +697,10 @@ class Broker:
             await self._page.stop()
 
     def _stop_process(self) -> None:
-        """Have this process end in order.
+        """End this process in order.
 
         Raises:
-            NotAllowedError: it does not belong to the broker alone.
+            NotAllowedError: the process does not belong to the broker alone.
         """
         if self._request_stop is None:
             raise NotAllowedError("this broker is part of a process that cannot be stopped by it")
@@ -726,7 +731,7 @@ class Broker:
         return self._app
 
     def _view(self) -> BrokerView:
-        """A view of this broker for pages and metrics; call it once the broker listens."""
+        """Return a view of this broker for pages and metrics. Call this once the broker listens."""
         return BrokerView(
             name=self.name,
             version=VERSION,
@@ -759,9 +764,10 @@ class Broker:
         return self._take_websocket if self._settings.websocket else None
 
     def _take_websocket(self, **parts: object) -> asyncio.Protocol:
-        """From the HTTP server: a client asks for an upgrade. `parts` are what uvicorn gives.
+        """Serve an upgrade request that the HTTP server passes on; `parts` come from uvicorn.
 
-        What serves it is imported for the first one: it brings the client and its codecs.
+        The WebSocket service is imported at the first upgrade, because it brings the client and its
+        codecs.
         """
         if self.websocket is None:
             from magnetar.broker.websocket.service import WebSocketService

@@ -1,7 +1,7 @@
-"""The asyncio client of Magnetar and of Pulsar-compatible brokers, on `magnetar.sdk.wire`.
+"""Asyncio client for Magnetar and Pulsar-compatible brokers, built on `magnetar.sdk.wire`.
 
-The names below are loaded when first used: a broker imports `magnetar.sdk.wire` through this
-package, and must not load the client and its compression libraries with it.
+The names below are loaded at first use. A broker imports `magnetar.sdk.wire` through this package,
+and must not load the client and its compression libraries with it.
 """
 
 from importlib import import_module

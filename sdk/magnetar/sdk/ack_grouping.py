@@ -1,9 +1,10 @@
-"""Acknowledgements on their way: collected, joined, handed out as few commands. Pure; no I/O.
+"""Pending acknowledgements: collected, merged, and handed out as few commands. Pure; no I/O.
 
 A whole entry is acknowledged by its ids alone. Messages of a batch are either acknowledged one by
-one (batch index acks: the words of what remains), or counted here until the entry is complete.
-What is not for us to acknowledge, because the broker calls it done or a transaction has it, is
-left to the broker: such an entry is always acknowledged by the words of what remains.
+one (batch index acks: the words of what remains), or counted here until the entry is complete. Some
+messages are not for this consumer to acknowledge, because the broker calls them done or a
+transaction has them. They are left to the broker: their entry is always acknowledged by the words
+of what remains.
 """
 
 import math
@@ -16,29 +17,29 @@ from magnetar.sdk.wire.hot_commands import encode_acks
 from magnetar.sdk.wire.pulsar_pb2 import BaseCommand, CommandAck, MessageIdData
 
 ALL_MESSAGES = -1
-"""Bits of all messages of an entry, however many it has."""
+"""Bit mask of all messages of an entry, however many it has."""
 ENTRIES_PER_ACK_MAX = 1_000
 """Ids in one ACK command: about 20 KB."""
 CHUNKED_MESSAGES_MAX = 10_000
-"""Messages in chunks that are remembered until they are acknowledged. Of older ones only the last
-chunk is; the others come again, and are given up as incomplete."""
+"""Chunked messages remembered until they are acknowledged. Of an older one only the last chunk is
+acknowledged; its other chunks are delivered again, and given up as incomplete."""
 PARTIAL_ENTRIES_MAX = 50_000
-"""Batches of which a part is acknowledged, on subscriptions that share entries. By default brokers
-let a consumer have no more messages, so older ones were completed by another consumer; of one that
-was not, all messages come again."""
+"""Partly acknowledged batches remembered on subscriptions that share entries. By default brokers
+allow a consumer no more unacknowledged messages, so another consumer has completed the older ones.
+If none has, all messages of such a batch are delivered again."""
 
 
 @dataclass(slots=True)
 class AckCommands:
-    """What is to be sent."""
+    """Acknowledgements to send."""
 
     entries: list[tuple[int, int]] = field(default_factory=list)
     """Whole entries: ledger id, entry id."""
     others: list[CommandAck] = field(default_factory=list)
-    """Parts of entries, and the cumulative one."""
+    """Partly acknowledged entries, and the cumulative acknowledgement."""
 
     def commands(self, consumer_id: int) -> list[CommandAck]:
-        """All of it as protobuf messages."""
+        """Return all acknowledgements as protobuf messages."""
         some = ENTRIES_PER_ACK_MAX
         chunks = [self.entries[at : at + some] for at in range(0, len(self.entries), some)]
         return self.others + [
@@ -51,7 +52,7 @@ class AckCommands:
         ]
 
     def encode_entries(self, consumer_id: int) -> list[bytes]:
-        """Frames for the whole entries."""
+        """Return the frames that acknowledge the whole entries."""
         some = ENTRIES_PER_ACK_MAX
         return [
             encode_acks(consumer_id, self.entries[at : at + some])
@@ -61,58 +62,64 @@ class AckCommands:
 
 @dataclass(slots=True)
 class _Part:
-    """A batch that is acknowledged in part. Bits that are in neither are acknowledged here."""
+    """A partly acknowledged batch. Messages in neither mask are acknowledged here."""
 
     open: int
-    """Messages that are to be acknowledged here."""
+    """Bit mask of the messages that this consumer still has to acknowledge."""
     kept: int = 0
-    """Messages that are not for us to acknowledge: the broker has not delivered them, or a
-    transaction acknowledges them."""
+    """Bit mask of messages that are not for this consumer to acknowledge: the broker has not
+    delivered them, or a transaction acknowledges them."""
 
 
 class AckGrouping:
-    """Collects acknowledgements of one consumer.
+    """Collects the acknowledgements of one consumer.
 
-    Of a batch that is acknowledged in part, the rest is remembered until it is acknowledged, too.
-    Who consumes alone completes each batch, so what is remembered is no more than the application
-    was given and has not finished: nothing may be forgotten, or finished batches would stay
-    unacknowledged, as long as no other takes its place (`forget_parts`). Where entries are shared,
-    parts of batches that another consumer completes would stay for ever: there are
-    `PARTIAL_ENTRIES_MAX`, and the oldest is forgotten.
+    The rest of a partly acknowledged batch is remembered until it is acknowledged, too. A consumer
+    that does not share entries completes each batch, so this is no more than the application
+    received and has not finished. Nothing may be forgotten while no other consumer takes its place
+    (`forget_parts`), or finished batches would stay unacknowledged. Where entries are shared, parts
+    of batches that another consumer completes would stay for ever: at most `PARTIAL_ENTRIES_MAX`
+    are remembered, and the oldest is forgotten.
     """
 
     def __init__(self, *, batch_index_ack: bool, shares_entries: bool = False) -> None:
-        """`shares_entries`: others may complete what was begun here (Shared, Key_Shared)."""
+        """Create an empty grouping.
+
+        `shares_entries`: other consumers may complete a batch that was begun here (Shared,
+        Key_Shared).
+        """
         self._batch_index_ack = batch_index_ack
         self._shares_entries = shares_entries
         self._entries: list[tuple[int, int]] = []
         self._cumulative: MessageId | None = None
-        # Ordered, because to find the first key of a dict takes longer the more were removed.
+        # Ordered, because finding the first key of a dict takes longer the more keys were removed.
         self._parts: OrderedDict[tuple[int, int], _Part] = OrderedDict()
         self._forgotten: OrderedDict[tuple[int, int], None] = OrderedDict()
-        """The last ones, as many as are remembered at most."""
+        """Batches forgotten most recently, at most `PARTIAL_ENTRIES_MAX`."""
         self._touched: dict[tuple[int, int], int] = {}
-        """What remains of batches, to be sent; also of those that are forgotten meanwhile."""
+        """Remaining messages of each batch whose partial acknowledgement is to be sent; includes
+        batches that were forgotten meanwhile."""
         self._chunks: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
 
     def __len__(self) -> int:
-        """How much waits to be sent."""
+        """Return the number of acknowledgements waiting to be sent."""
         return len(self._entries) + len(self._touched) + (self._cumulative is not None)
 
     @property
     def has_partial(self) -> bool:
-        """Whether there are entries of which only a part is acknowledged."""
+        """Whether some entries are acknowledged only in part."""
         return bool(self._parts)
 
     def remaining(self, ledger_id: int, entry_id: int) -> int | None:
-        """Bits of the messages of a batch that are to be acknowledged; None: nothing is known."""
+        """Return the bit mask of the messages of a batch that are still to be acknowledged; None if
+        nothing is known of the batch."""
         part = self._parts.get((ledger_id, entry_id))
         return None if part is None else part.open
 
     def deliver(self, ledger_id: int, entry_id: int, batch_size: int, mask: int | None) -> int:
-        """A batch was delivered, or those messages of it whose bit is in `mask`.
+        """Record the delivery of a batch, or of those of its messages whose bit is in `mask`.
 
-        Returns the bits of those that are not acknowledged yet.
+        Returns the bit mask of the delivered messages that are not acknowledged yet.
         """
         key, whole = (ledger_id, entry_id), (1 << batch_size) - 1
         if mask is None and key not in self._parts:
@@ -125,8 +132,8 @@ class AckGrouping:
         return told & left
 
     def leave_out(self, ledger_id: int, entry_id: int, batch_size: int, left: int) -> None:
-        """Only the messages of a batch whose bit is in `left` can come: the others are gone by
-        compaction, or lie before the place of a seek."""
+        """Record that only the messages of a batch whose bit is in `left` can still be delivered.
+        Compaction removed the others, or they lie before the position of a seek."""
         key = (ledger_id, entry_id)
         part = self._known(key, (1 << batch_size) - 1)
         if left:
@@ -139,8 +146,8 @@ class AckGrouping:
             return
         forgotten, _ = parts.popitem(last=False)
         if key in self._forgotten:
-            # It cannot be completed any more: were it the newest now, what it drove out would come
-            # back in the same way, and so on, and none would be completed.
+            # This batch cannot be completed any more. If it became the newest, the batch that it
+            # drives out would come back in the same way, and so on, and none would be completed.
             parts.move_to_end(key, last=False)
         self._forgotten[forgotten] = None
         if len(self._forgotten) > PARTIAL_ENTRIES_MAX:
@@ -160,15 +167,19 @@ class AckGrouping:
             self._entries += self._chunks.pop(key, ())
 
     def set_chunks(self, key: tuple[int, int], others: list[tuple[int, int]]) -> None:
-        """The entry `key` ends a message in chunks: what happens to it happens to `others` too."""
+        """Record that `key` is the last chunk of a message: acknowledging it acknowledges `others`,
+        too."""
         self._chunks.pop(key, None)
         self._chunks[key] = others
         if len(self._chunks) > CHUNKED_MESSAGES_MAX:
             self._chunks.popitem(last=False)
 
     def add_chunk(self, key: tuple[int, int], other: tuple[int, int]) -> bool:
-        """One more entry for `set_chunks`; false: the message is acknowledged already. Only for
-        messages of which fewer than `CHUNKED_MESSAGES_MAX` came later."""
+        """Add one more chunk to those given to `set_chunks`.
+
+        Returns false if the message is acknowledged already. Only for messages of which fewer than
+        `CHUNKED_MESSAGES_MAX` came later.
+        """
         others = self._chunks.get(key)
         if others is None:
             return False
@@ -177,13 +188,13 @@ class AckGrouping:
         return True
 
     def with_chunks(self, entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Entries, and with the end of a message in chunks all others of it; sorted."""
+        """Return the entries and, for each last chunk of a message, its other chunks; sorted."""
         if not self._chunks:
             return entries
         return sorted({*entries, *(o for each in entries for o in self._chunks.get(each, ()))})
 
     def add(self, ledger_id: int, entry_id: int, batch_index: int, batch_size: int) -> bool:
-        """Acknowledge one message. Of a batch of unknown size, the whole entry.
+        """Acknowledge one message; the whole entry if the size of the batch is unknown.
 
         Returns whether nothing of the entry is left to acknowledge.
         """
@@ -206,7 +217,7 @@ class AckGrouping:
         return False
 
     def _complete(self, key: tuple[int, int], kept: int) -> None:
-        """All that is for us to acknowledge of a batch is acknowledged."""
+        """Acknowledge a batch of which this consumer has nothing left to acknowledge."""
         if not kept:
             self.add_entry(*key)
             return
@@ -215,7 +226,7 @@ class AckGrouping:
         self._touched[key] = kept
 
     def add_in_transaction(self, key: tuple[int, int], bits: int, batch_size: int) -> None:
-        """A transaction acknowledges these messages of an entry; the others stay for us."""
+        """Leave messages of an entry to a transaction; this consumer acknowledges the others."""
         if batch_size <= 0 or bits == ALL_MESSAGES:
             self._parts.pop(key, None)
             return
@@ -230,7 +241,7 @@ class AckGrouping:
             self._parts.pop(key, None)
 
     def _known(self, key: tuple[int, int], otherwise: int) -> _Part:
-        """What is left of a batch; bits of `otherwise`, if nothing is known."""
+        """Return what is left of a batch; the bits of `otherwise` if nothing is known of it."""
         part = self._parts.get(key)
         return _Part(self._touched.get(key, otherwise)) if part is None else part
 
@@ -240,28 +251,29 @@ class AckGrouping:
             self._cumulative = message_id
 
     def drop(self, ledger_id: int, entry_id: int) -> None:
-        """Forget about parts of an entry: it will be delivered again as a whole."""
+        """Forget the parts of an entry that will be delivered again as a whole."""
         self._parts.pop((ledger_id, entry_id), None)
         self._touched.pop((ledger_id, entry_id), None)
 
     def forget_parts(self) -> None:
-        """What is begun is delivered again from the start, here or to another consumer.
+        """Forget partly acknowledged batches: they are delivered again from the start, here or to
+        another consumer.
 
-        Acknowledgements that wait are still sent; which entries make a message in chunks stays so.
+        Waiting acknowledgements are still sent. The chunks of each chunked message stay known.
         """
         self._parts.clear()
         self._forgotten.clear()
 
     def clear(self) -> None:
-        """Forget all acknowledgements: the subscription is moved. Which entries make a message in
-        chunks stays so."""
+        """Forget all acknowledgements, because the subscription was moved. The chunks of each
+        chunked message stay known."""
         self._entries = []
         self._cumulative = None
         self._touched.clear()
         self.forget_parts()
 
     def take(self, consumer_id: int) -> AckCommands:
-        """Everything that waits; afterwards nothing does."""
+        """Return all waiting acknowledgements and forget them."""
         result = AckCommands(self._entries)
         self._entries = []
         cumulative, self._cumulative = self._cumulative, None
@@ -313,23 +325,23 @@ class AckGrouping:
         else:
             self._parts.pop((ledger_id, entry_id), None)
         if self._batch_index_ack or not part.open:
-            self._touched.pop((ledger_id, entry_id), None)  # this command says it, too
+            self._touched.pop((ledger_id, entry_id), None)  # covered by this command
             return MessageIdData(
                 ledgerId=ledger_id, entryId=entry_id, ack_set=words_from_mask(mask)
             )
-        # In the middle of a batch without index acks: all before it. What came before the first
-        # entry of a ledger is in another ledger, whose entries we do not know.
+        # In the middle of a batch without index acks: acknowledge all before the batch. The entry
+        # before the first one of a ledger is in another ledger, whose entries are not known here.
         if entry_id == 0:
             return None
         return MessageIdData(ledgerId=ledger_id, entryId=entry_id - 1)
 
 
 def _end_of(message_id: MessageId) -> tuple[int, int, float]:
-    """To be compared: a whole entry ends behind each of its messages."""
+    """Return a sort key by which a whole entry ends after each of its messages."""
     index = message_id.batch_index
     return message_id.ledger_id, message_id.entry_id, index if index >= 0 else math.inf
 
 
 def ack_frame(command: CommandAck) -> BaseCommand:
-    """The command as a whole."""
+    """Return the base command that carries an ACK."""
     return BaseCommand(type=BaseCommand.ACK, ack=command)

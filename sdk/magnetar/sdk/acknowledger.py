@@ -1,7 +1,7 @@
-"""What the application says of messages, on its way to the broker: done, or once more.
+"""Sends acknowledgements and redelivery requests of one consumer to the broker.
 
-Acknowledgements are collected and sent together; entries that are to come again are asked for when
-their delay is over. What cannot be sent because we are not attached waits for the next attachment.
+Acknowledgements are collected and sent together. Redelivery of an entry is requested when its delay
+is over. What cannot be sent because the consumer is not attached waits for the next attachment.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 )
 
 Acknowledgeable = Message[Any] | MessageBatch | MessageId
-"""What can be acknowledged: a message, its id, or all messages of an entry."""
+"""Anything that can be acknowledged: a message, its id, or all messages of an entry."""
 
 
 class Acknowledger:
-    """The acknowledgements and redelivery requests of one consumer, with their timers."""
+    """Acknowledgements and redelivery requests of one consumer, with their timers."""
 
     def __init__(
         self,
@@ -44,7 +44,11 @@ class Acknowledger:
         clock: Clock,
         connection: Callable[[], Connection | None],
     ) -> None:
-        """`connection` gives the one that we are attached to, if we are."""
+        """Start without timers.
+
+        `connection` returns the connection that the consumer is attached to; None if it is
+        detached.
+        """
         self._id = consumer_id
         self._settings = settings
         self._acks = acks
@@ -66,14 +70,15 @@ class Acknowledger:
         )
         self._timeout_timer: asyncio.TimerHandle | None = None
         self.acknowledged = 0
-        """Calls, or messages of one call, not what they stood for."""
+        """Calls to acknowledge, one for each message or entry of a call; not the messages they
+        covered."""
         self.negatively_acknowledged = 0
         self.timed_out = 0
 
-    # -- done
+    # -- acknowledging
 
     def add(self, what: Acknowledgeable) -> None:
-        """Acknowledge one message, or all of an entry."""
+        """Acknowledge one message, or all messages of an entry."""
         self._collect(what)
         self._after_ack()
 
@@ -91,13 +96,14 @@ class Acknowledger:
             self._interceptors.tell("on_acknowledge", (_id_of(what),))
 
     def _settle(self, entry: tuple[int, int], bits: int) -> None:
-        """Messages of an entry need not come again: neither for a refusal nor for a timeout."""
+        """Cancel the redelivery of messages of an entry, whether for a negative acknowledgement or
+        a timeout."""
         self._redelivery.discard(*entry, bits)
         if self._timeouts is not None:
             self._timeouts.discard(entry, bits)
 
     def _settle_through(self, last: MessageId) -> None:
-        """All messages up to that one need not come again."""
+        """Cancel the redelivery of all messages up to and including `last`."""
         entry = (last.ledger_id, last.entry_id)
         self._redelivery.discard_before(entry)
         if self._timeouts is not None:
@@ -107,7 +113,7 @@ class Acknowledger:
         self._settle(entry, ALL_MESSAGES if is_whole else (2 << index) - 1)
 
     def add_many(self, what: Iterable[Acknowledgeable]) -> None:
-        """`add` for many; fastest for entries."""
+        """Acknowledge many messages or entries; fastest for entries."""
         if self._timeouts is not None or self._redelivery or self._interceptors:
             for one in what:
                 self._collect(one)
@@ -134,11 +140,11 @@ class Acknowledger:
         self._after_ack()
 
     def tell_read(self, last: MessageId) -> None:
-        """Have the broker know with the next flush how far a reader has read."""
+        """Report with the next flush how far a reader has read."""
         self._acks.add_cumulative(last)
 
     def flush(self) -> None:
-        """Send the collected acknowledgements now, if we are attached."""
+        """Send the collected acknowledgements now, if the consumer is attached."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -151,10 +157,10 @@ class Acknowledger:
         connection.write(commands.encode_entries(self._id))
 
     async def confirm(self, what: Iterable[Acknowledgeable] = ()) -> None:
-        """`add_many`, sent at once with all that waits, and the broker's answers waited for.
+        """Acknowledge, send at once with all that waits, and wait for the broker's answers.
 
         Raises:
-            SdkError: not known to be carried out.
+            SdkError: the broker did not confirm all acknowledgements.
         """
         for one in what:
             self._collect(one)
@@ -165,7 +171,7 @@ class Acknowledger:
             raise BrokerUnavailableError(
                 "not connected: the acknowledgements are sent after the reconnect"
             )
-        # All are sent before the first answer is waited for: it may be an error, or never be seen.
+        # All are sent before the first answer is awaited: it may be an error, or never be seen.
         answers = [
             self._confirmed(connection, command)
             for command in self._acks.take(self._id).commands(self._id)
@@ -184,12 +190,12 @@ class Acknowledger:
         """Acknowledge in a transaction, and wait for the answer.
 
         Raises:
-            SdkError: not known to be carried out.
+            SdkError: the broker did not confirm the acknowledgement.
         """
         connection = self._connection()
         if connection is None:
             raise BrokerUnavailableError("not connected: nothing was acknowledged")
-        acks = AckGrouping(batch_index_ack=True)  # what the others do is not for us to wait for
+        acks = AckGrouping(batch_index_ack=True)  # apart from the acknowledgements that wait
         entry = (what.ledger_id, what.entry_id)
         self.acknowledged += 1
         if cumulative:
@@ -199,7 +205,7 @@ class Acknowledger:
             self._settle(entry, _bits_of(what))
             self._acks.add_in_transaction(entry, _bits_of(what), what.batch_size)
             self._after_ack()
-            # Of a message in chunks, its other entries too.
+            # The other chunks of a chunked message, too.
             for other in self._acks.with_chunks([entry]):
                 if other != entry:
                     acks.add_entry(*other)
@@ -217,7 +223,7 @@ class Acknowledger:
     def _confirmed(
         self, connection: Connection, command: CommandAck
     ) -> Coroutine[object, object, None]:
-        """Send it; that it is carried out is to be awaited.
+        """Send an ACK; return a coroutine that waits until the broker has carried it out.
 
         Raises:
             BrokerUnavailableError: the connection is broken.
@@ -236,10 +242,10 @@ class Acknowledger:
                 else self._loop.call_soon(self.flush)
             )
 
-    # -- once more
+    # -- redelivery
 
     def add_negative(self, what: Acknowledgeable) -> None:
-        """Ask for a message again, after `nack_delay_ms`; of a batch, for the whole entry."""
+        """Request redelivery of a message after `nack_delay_ms`; of a batch, the whole entry."""
         self.negatively_acknowledged += 1
         count = 0 if isinstance(what, MessageId) else what.redelivery_count
         if self._is_current(what):
@@ -248,7 +254,7 @@ class Acknowledger:
             self._interceptors.tell("on_negative_acknowledge", (_id_of(what),))
 
     def ask_later(self, entries: Iterable[tuple[int, int]]) -> None:
-        """Ask for entries again after the delay of negative acknowledgements."""
+        """Request redelivery of entries after the delay of negative acknowledgements."""
         for entry in entries:
             self._ask_later(entry, ALL_MESSAGES, 0)
 
@@ -259,25 +265,26 @@ class Acknowledger:
         if self._timeouts is not None:
             self._timeouts.discard(entry, bits)
         if self._redelivery_timer is not None:
-            # With different delays the next one may be due before those that wait.
+            # With different delays this message may be due before those that wait.
             self._redelivery_timer.cancel()
             self._redelivery_timer = None
         self._arm_redelivery(now_s)
 
     def redeliver(self, what: Iterable[Acknowledgeable]) -> None:
-        """Ask for messages again, at once; of batches, for whole entries."""
+        """Request redelivery of messages at once; of batches, the whole entries."""
         entries = sorted({(one.ledger_id, one.entry_id) for one in what if self._is_current(one)})
         if entries:
             self.flush()
             self._send_redeliver(entries, of_before=True)
 
     def redeliver_all(self) -> None:
-        """Ask for everything again that was delivered and not acknowledged."""
+        """Request redelivery of everything that was delivered and not acknowledged."""
         self.flush()
         self._send_redeliver([])
 
     def _is_current(self, what: Acknowledgeable) -> bool:
-        """Whether it has to be asked for if it is to come again; an id does not tell."""
+        """Whether redelivery of `what` has to be requested. An id alone does not tell, so it counts
+        as current."""
         return isinstance(what, MessageId) or self._queue.is_current(what)
 
     def _arm_redelivery(self, now_s: float) -> None:
@@ -290,22 +297,22 @@ class Acknowledger:
     def _on_redelivery_timer(self) -> None:
         self._redelivery_timer = None
         now_s = self._clock.monotonic_s()
-        # A timer may fire a hair too early by this clock: a millisecond does not matter.
+        # By this clock a timer may fire slightly too early: a millisecond does not matter.
         due = self._redelivery.take_due(now_s=now_s + 0.001)
         if due:
             self.flush()
             self._send_redeliver(due)
         self._arm_redelivery(now_s)
 
-    # -- too late
+    # -- ack timeouts
 
     @property
     def watches_timeouts(self) -> bool:
-        """Whether `track` has to be told of what is taken."""
+        """Whether `track` must be called with the messages that the application takes."""
         return self._timeouts is not None
 
     def track(self, messages: Iterable[Message[Any] | MessageBatch]) -> None:
-        """The application took these; they are to be acknowledged in time."""
+        """Start the ack timeouts of messages that the application took."""
         timeouts = self._timeouts
         if timeouts is None:
             return
@@ -335,9 +342,10 @@ class Acknowledger:
         self._arm_timeouts(now_s)
 
     def _send_redeliver(self, entries: list[tuple[int, int]], *, of_before: bool = False) -> None:
-        """Ask for entries again; none means all. Nothing to do unless attached: all comes again.
+        """Request redelivery of entries; an empty list means all. Do nothing when detached, because
+        the next attachment redelivers everything.
 
-        `of_before`: they may be of an earlier attachment.
+        `of_before`: the entries may be of an earlier attachment.
         """
         connection = self._connection()
         if connection is None:
@@ -345,8 +353,8 @@ class Acknowledger:
         is_all = not entries or self._settings.subscription_type.keeps_order
         entries = self._acks.with_chunks(entries)
         if is_all:
-            # The broker goes back to the first unacknowledged message, or sends again all that it
-            # has sent us: what lies here, or is on its way with the old epoch, comes again.
+            # The broker goes back to the first unacknowledged message, or sends all delivered
+            # messages again. Messages queued here, or in flight with the old epoch, come again.
             self._end_waits()
             self._queue.epoch += 1
             self._queue.drop()
@@ -368,16 +376,17 @@ class Acknowledger:
             )
         )
 
-    # -- the ends
+    # -- closing
 
     def end_deliveries(self) -> None:
-        """Forget what is known of single messages: all that is not acknowledged comes again, here
-        or to another consumer, perhaps from another place. Acknowledgements that wait are kept."""
+        """Forget the state of single messages: whatever is not acknowledged is delivered again,
+        here or to another consumer, perhaps from another position. Waiting acknowledgements are
+        kept."""
         self._acks.forget_parts()
         self._end_waits()
 
     def forget(self) -> None:
-        """Forget what is of the old place: we have moved the subscription."""
+        """Forget all acknowledgements and redeliveries, because the subscription was moved."""
         self._acks.clear()
         self._end_waits()
 
@@ -394,7 +403,8 @@ class Acknowledger:
 
 
 def _bits_of(what: Acknowledgeable) -> int:
-    """Messages of the entry that are acknowledged, as bits: bit i is message i of a batch."""
+    """Return the messages of the entry that `what` acknowledges, as bits: bit i is message i of a
+    batch."""
     if not isinstance(what, MessageBatch):
         return ALL_MESSAGES if what.batch_index < 0 else 1 << what.batch_index
     if what.remaining is not None:

@@ -1,7 +1,8 @@
-"""How a client proves who it is: tokens, user and password, OAuth2. With certificates see `tls.py`.
+"""Client authentication: tokens, user and password, OAuth2. For certificates see `tls.py`.
 
-Credentials are asked for at each connection, and again when the broker says that they have expired
-(AUTH_CHALLENGE), so what changes is read anew: a file, a function, an issuer of tokens.
+The client reads its credentials at each connection, and again when the broker says that they have
+expired (AUTH_CHALLENGE). A changed file, function or token issuer therefore takes effect without a
+restart.
 """
 
 import asyncio
@@ -21,45 +22,50 @@ ISSUER_TIMEOUT_S = 10.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _REDIRECTS_MAX = 5
 _RENEW_EARLY = 0.1
-"""A token is asked for again when only this part of its life is left."""
+"""Share of a token's lifetime that is left when the client fetches a new one."""
 REFUSED_AGE_MIN_S = 30.0
-"""A token that a broker refuses is replaced if it is as old: an issuer whose tokens are all refused
-is asked no more often."""
+"""Minimum age, in seconds, of a refused token before it is replaced. It bounds the requests to an
+issuer whose tokens are all refused."""
 
 
 class Authentication(Protocol):
-    """A way to prove who we are."""
+    """A method by which a client proves its identity."""
 
     @property
     def method_name(self) -> str:
-        """As brokers know it: `token`, `basic`, …"""
+        """Name by which brokers know the method: `token`, `basic`, …"""
         ...
 
     async def data(self) -> bytes:
-        """The credentials of the moment.
+        """Return the current credentials.
 
         Raises:
             CredentialsError: there are none.
+            IssuerUnavailableError: the source of the credentials is temporarily away.
         """
         ...
 
 
 @runtime_checkable
 class RefusalListener(Protocol):
-    """An `Authentication` that wants to know when its credentials are of no use any more."""
+    """An `Authentication` that is notified when a broker refuses its credentials."""
 
     def on_refused(self) -> None:
-        """A broker has refused them. Must not block or raise."""
+        """Handle the refusal of the credentials by a broker. Must not block or raise."""
         ...
 
 
 class TokenAuthentication:
-    """A JSON Web Token: as text, from a file, or from a function (which must not block)."""
+    """A JSON Web Token, given as text, as a file, or as a function (which must not block)."""
 
     method_name = "token"
 
     def __init__(self, token: str | Callable[[], str] = "", *, path: str | Path = "") -> None:
-        """Raises: ValueError: not exactly one of the two was given."""
+        """Take either a token or the path of a token file.
+
+        Raises:
+            ValueError: both or neither were given.
+        """
         if bool(token) == bool(path):
             raise ValueError("give either a token or the path of a token file")
         self._token, self._path = token, path
@@ -77,7 +83,7 @@ class TokenAuthentication:
         return token.strip().encode()
 
     async def _read(self) -> bytes:
-        # A file that was there is about to be replaced; one that never was is a mistake.
+        # A file that was read before is being replaced; one that never existed is a mistake.
         error_class = IssuerUnavailableError if self._was_read else CredentialsError
         try:
             token = (await asyncio.to_thread(Path(self._path).read_text)).strip()
@@ -97,7 +103,11 @@ class BasicAuthentication:
     method_name = "basic"
 
     def __init__(self, user: str, password: str) -> None:
-        """Raises: ValueError: a user with a colon: the broker could not tell where it ends."""
+        """Take a user name and a password.
+
+        Raises:
+            ValueError: the user name has a colon, so the broker could not tell where it ends.
+        """
         if ":" in user:
             raise ValueError("a user name must not contain a colon")
         self._data = f"{user}:{password}".encode()
@@ -112,8 +122,8 @@ class BasicAuthentication:
 class OAuth2ClientCredentials:
     """Tokens from an issuer, by the flow "client credentials" (RFC 6749, section 4.4).
 
-    The issuer's address of tokens comes from `<issuer>/.well-known/openid-configuration`. A token
-    is kept until most of its life is over, or a broker refuses it.
+    The token endpoint comes from `<issuer>/.well-known/openid-configuration`. A token is kept until
+    most of its lifetime is over, or a broker refuses it.
     """
 
     method_name = "token"
@@ -127,7 +137,11 @@ class OAuth2ClientCredentials:
         audience: str = "",
         scope: str = "",
     ) -> None:
-        """Raises: ValueError: no URL of an issuer."""
+        """Take the issuer's URL and the client's credentials. Sends nothing yet.
+
+        Raises:
+            ValueError: `issuer_url` is not an http or https URL.
+        """
         if urllib.parse.urlsplit(issuer_url).scheme not in ("http", "https"):
             raise ValueError(f"{issuer_url!r} is not an http or https URL of an issuer")
         self._issuer_url = issuer_url.rstrip("/")
@@ -154,17 +168,18 @@ class OAuth2ClientCredentials:
         return self._token
 
     def on_refused(self) -> None:
-        """Keep the token no longer, for example when the key that signs tokens was replaced."""
+        """Drop a refused token, for example when the key that signs tokens was replaced."""
         if asyncio.get_running_loop().time() - self._fetched_s >= REFUSED_AGE_MIN_S:
             self._token = b""
 
     def fetch(self) -> tuple[str, float]:
-        """Ask the issuer for a token; gives it and its life in seconds (0 if the issuer does not
-        say). Blocks: for callers without an event loop.
+        """Return a token and its lifetime in seconds (0 if the issuer does not say).
+
+        Blocks: for callers without an event loop.
 
         Raises:
-            IssuerUnavailableError: the issuer is away.
-            CredentialsError: it gives none.
+            IssuerUnavailableError: the issuer does not answer, or fails.
+            CredentialsError: the issuer gives no token.
         """
         found = self._ask(f"{self._issuer_url}/.well-known/openid-configuration", None)
         endpoint = found.get("token_endpoint")
@@ -205,7 +220,7 @@ class OAuth2ClientCredentials:
         return found
 
     def _send(self, http: "HttpClient", url: str, form: bytes | None) -> "HttpAnswer":
-        """Follows redirects of what has no secret in it, but does not leave TLS."""
+        """Send a request. Follow redirects if it has no secrets, but never leave TLS."""
         from magnetar.sdk.http_client import (
             AnswerTooLargeError,
             NoAnswerError,

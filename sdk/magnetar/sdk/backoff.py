@@ -1,6 +1,6 @@
 """Pauses between the attempts of a client. Pure: the caller sleeps.
 
-Servers compute theirs in `magnetar.ledger.backoff`, which the SDK does not import: they count
+Servers compute their pauses in `magnetar.ledger.backoff`, which the SDK does not import. They count
 failures that outlive an attempt, and nothing makes all of them fail at the same moment.
 """
 
@@ -13,7 +13,9 @@ class Backoff:
     """Pauses that double from `min_s` to `max_s`."""
 
     def __init__(self, *, min_s: float, max_s: float, random: random.Random | None = None) -> None:
-        """`random` shortens each pause by up to a fifth, for clients that lose a broker at the same
+        """Begin with a pause of `min_s`.
+
+        `random` shortens each pause by up to a fifth, for clients that lose a broker at the same
         moment. None: pauses are exact, for one client that waits for its own earlier attempt.
         """
         self._min_s, self._max_s, self._random = min_s, max_s, random
@@ -30,7 +32,7 @@ class Backoff:
         return self._following_s > self._min_s
 
     def next_s(self) -> float:
-        """Return the pause to take now; the one after it is twice as long, up to `max_s`."""
+        """Return the pause to take now, in seconds; the next is twice as long, up to `max_s`."""
         pause_s = self._following_s
         self._following_s = min(self._max_s, 2 * pause_s)
         if self._random is None:
@@ -38,5 +40,5 @@ class Backoff:
         return pause_s * (1 - _SHORTENED_SHARE * self._random.random())
 
     def reset(self) -> None:
-        """Begin with the shortest pause again: an attempt succeeded."""
+        """Return to the shortest pause, after a successful attempt."""
         self._following_s = self._min_s

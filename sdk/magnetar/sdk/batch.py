@@ -1,8 +1,8 @@
 """Batches: many messages in one entry.
 
-Layout: docs/formats/pulsar-frame.md, "Batch body". Encoding of plain payloads is done for a whole
-run at once, by C loops of the interpreter: about 0.1 us per message. Decoding is lazy: a
-`MessageBatch` knows its count from the metadata, and splits its body when somebody asks.
+Layout: docs/formats/pulsar-frame.md, "Batch body". Plain payloads are encoded for a whole run at
+once, by C loops of the interpreter: about 0.1 us per message. Decoding is lazy: a `MessageBatch`
+knows its count from the metadata, and splits its body on demand.
 """
 
 import struct
@@ -22,11 +22,12 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 _U32 = struct.Struct(">I")
 
 ITEM_HEADER_BYTES_MAX = 21
-"""Bound on what a plain message of a batch takes beside its payload: two sizes, a sequence id."""
+"""Most bytes of a plain message of a batch beside its payload: two sizes, a sequence id."""
 
 
 class _Heads(dict[int, bytes]):
-    """Payload size -> bytes of an item up to its sequence id, for one width of sequence ids."""
+    """Maps payload sizes to the bytes of an item up to its sequence id, for one width of sequence
+    ids."""
 
     def __init__(self, sequence_width: int) -> None:
         self._sequence_width = sequence_width
@@ -43,7 +44,7 @@ _HEADS = [_Heads(width) for width in range(11)]
 
 
 def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes:
-    """The body of a batch of messages that have a payload and a sequence id and nothing else."""
+    """Return the body of a batch of messages that have only a payload and a sequence id."""
     parts: list[bytes] = []
     done, count = 0, len(payloads)
     while done < count:
@@ -75,7 +76,7 @@ def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> byt
 def encode_batch(
     payloads: Sequence[bytes], extras: Sequence[bytes], first_sequence_id: int
 ) -> bytes:
-    """The body of a batch whose messages have keys, properties or times.
+    """Return the body of a batch whose messages have keys, properties or times.
 
     `extras` holds for each message the serialized other fields of its `SingleMessageMetadata`
     (without payload_size and sequence_id); empty for none.
@@ -90,25 +91,24 @@ def encode_batch(
 
 @dataclass(frozen=True, slots=True)
 class EntrySource:
-    """What all entries of a consumer have in common."""
+    """Properties shared by all entries of a consumer."""
 
     topic: str
     partition: int = -1
     verify_checksum: bool = True
     decompressed_bytes_max: int = 64 * 1024 * 1024
     schema: Schema[object] | None = None
-    """How `Message.value` reads payloads; None: they are bytes."""
+    """Schema by which `Message.value` decodes payloads; None: values are bytes."""
     on_compacted: Callable[[int, int, int, int], None] | None = None
-    """Called when messages of a batch turn out to be gone by compaction: ledger id, entry id, batch
-    size, and bits of the messages that are left."""
+    """Called when compaction turns out to have removed messages of a batch: ledger id, entry id,
+    batch size, and bits of the messages that are left."""
 
 
 class MessageBatch:
-    """The messages of one entry, as it was delivered; decoded when asked.
+    """The messages of one entry as delivered, decoded on demand.
 
-    An entry that is no batch is a `MessageBatch` of one. `count` is the number of messages that
-    this delivery stands for: those acknowledged earlier (by batch index) are not among them.
-    `batch_size` is 0 for an entry that is no batch.
+    An entry that is no batch is a `MessageBatch` of one, with a `batch_size` of 0. `count` is the
+    number of messages in this delivery, without those acknowledged earlier (by batch index).
     """
 
     __slots__ = (
@@ -135,10 +135,13 @@ class MessageBatch:
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
     ) -> None:
-        """`payload` is what came with the MESSAGE, `ack_set` its words of unacknowledged indexes.
+        """Read the metadata of an entry.
+
+        `payload` is the payload of the MESSAGE command, `ack_set` its words of unacknowledged
+        indexes.
 
         Raises:
-            PayloadChecksumError: its checksum does not match, and the source wants it verified.
+            PayloadChecksumError: the checksum does not match, and the source verifies it.
             MalformedPayloadError: the payload has no readable metadata.
         """
         self._payload = payload
@@ -146,10 +149,11 @@ class MessageBatch:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.first_chunk: MessageId | None = None
-        """Of a message in chunks, put together: where its first one lies."""
+        """Id of the first chunk of a chunked message that was put together; None otherwise."""
         self.redelivery_count = redelivery_count
         self.round: object = None
-        """Another one each time that all comes again; see `ReceiverQueue.is_current`."""
+        """Identity of the delivery round, changed each time that everything is redelivered; see
+        `ReceiverQueue.is_current`."""
         split = open_payload if source.verify_checksum else split_payload
         metadata, self._body_at = split(payload)
         self.metadata: MessageMetadata = metadata
@@ -173,53 +177,54 @@ class MessageBatch:
 
     @property
     def schema(self) -> Schema[object] | None:
-        """How `Message.value` reads the payloads; None: they are bytes."""
+        """Schema by which `Message.value` decodes the payloads; None: values are bytes."""
         return self._source.schema
 
     @property
     def partition(self) -> int:
-        """Index of the partition that the topic is; -1 if it is none."""
+        """Index of the partition; -1 if the topic is not one."""
         return self._source.partition
 
     @property
     def message_id(self) -> MessageId:
-        """The id of the entry; acknowledging it acknowledges all of its messages."""
+        """Id of the entry; acknowledging it acknowledges all of its messages."""
         return MessageId(
             self.ledger_id, self.entry_id, -1, self.partition, first_chunk=self.first_chunk
         )
 
     def restrict(self, mask: int) -> None:
-        """Deliver only those messages whose bit is set; a message that is no batch has bit 0."""
+        """Deliver only messages whose bit is set; a message that is no batch has bit 0."""
         whole = (1 << max(1, self.batch_size)) - 1
         self._remaining = (whole if self._remaining is None else self._remaining) & mask & whole
         self.count = self._remaining.bit_count()
 
     @property
     def remaining(self) -> int | None:
-        """Bit i is set if message i is still unacknowledged; None: all of them."""
+        """Bit mask of the unacknowledged messages, bit i for message i; None: all of them."""
         return self._remaining
 
     @property
     def entry_bytes(self) -> int:
-        """Size of the entry as it travelled."""
+        """Size of the entry as received, in bytes."""
         return len(self._payload)
 
     @property
     def payload_bytes(self) -> int:
-        """Size of the body before compression; of a batch, with the metadata of its messages."""
+        """Size of the body before compression, in bytes; for a batch, with the metadata of its
+        messages."""
         metadata = self.metadata
         return metadata.uncompressed_size or len(self._payload) - self._body_at
 
     @property
     def travelled_body(self) -> bytes:
-        """The body as it travelled: compressed, encrypted, a part of a message in chunks."""
+        """The body as received: compressed, encrypted, perhaps one chunk of a message."""
         return self._payload[self._body_at :]
 
     def body(self) -> bytes:
-        """The body after decompression.
+        """Return the body after decompression.
 
         Raises:
-            MalformedPayloadError: damaged, or larger than the bound.
+            MalformedPayloadError: the body is damaged, or larger than the bound.
         """
         metadata = self.metadata
         return decompress(
@@ -230,7 +235,8 @@ class MessageBatch:
         )
 
     def with_body(self, body: bytes) -> "MessageBatch":
-        """Make a decrypted copy of this entry: the given body, and no encryption fields."""
+        """Return a decrypted copy of this entry, with the given body and without encryption
+        fields."""
         metadata = MessageMetadata()
         metadata.CopyFrom(self.metadata)
         for name in ("encryption_keys", "encryption_algo", "encryption_param"):
@@ -250,14 +256,14 @@ class MessageBatch:
 
     @property
     def is_encrypted(self) -> bool:
-        """By its producer: only who has the keys can look into it."""
+        """Whether the producer encrypted the entry and it was not decrypted."""
         return bool(self.metadata.encryption_keys)
 
     def messages(self) -> list[Message]:
-        """The messages that are to be delivered, in order.
+        """Return the messages to deliver, in order.
 
-        An entry that its producer has encrypted is one message, whatever is in it: its data is the
-        body as it travelled.
+        An entry that is still encrypted is one message, whatever it holds: its data is the body as
+        received.
 
         Raises:
             MalformedPayloadError: the body cannot be read.
@@ -282,7 +288,7 @@ class MessageBatch:
             self._source.on_compacted(self.ledger_id, self.entry_id, self.batch_size, left)
 
     def payloads(self) -> list[bytes]:
-        """Only the payloads, for those who need nothing else.
+        """Return only the payloads, which is faster than making messages.
 
         Raises:
             MalformedPayloadError: the body cannot be read.
@@ -302,7 +308,8 @@ _WORD_MASK = (1 << 64) - 1
 
 
 def mask_from_words(words: Sequence[int]) -> int:
-    """One integer from the 64-bit words of an ack set, word 0 lowest; words may be signed."""
+    """Return one integer from the 64-bit words of an ack set, word 0 lowest; words may be
+    signed."""
     mask = 0
     for at, word in enumerate(words):
         mask |= (word & _WORD_MASK) << (64 * at)
@@ -310,7 +317,7 @@ def mask_from_words(words: Sequence[int]) -> int:
 
 
 def words_from_mask(mask: int) -> list[int]:
-    """The signed 64-bit words of an ack set; trailing zero words are left out."""
+    """Return the signed 64-bit words of an ack set, without trailing zero words."""
     words: list[int] = []
     while mask:
         word = mask & _WORD_MASK

@@ -1,4 +1,4 @@
-"""The client for code without an event loop: the same calls, and each waits for its end.
+"""The client for code without an event loop: the same calls, each of which blocks until its end.
 
     from magnetar.sdk.blocking import Client
 
@@ -8,14 +8,14 @@
         for message in client.reader("orders"):
             print(message.data)
 
-A thread of the client's own runs the asyncio client; everything here passes calls to it. Whatever
-that client gives out (producers, consumers, readers, transactions, …) is wrapped in `Blocking`,
-with all its methods and attributes under their names: this file knows of none of them. Calls may
-come from any thread. Callbacks (`on_sent`, …) are called in the client's thread, and must not
-call back into it.
+The asyncio client runs in a thread of its own, and this module passes calls to it. Everything that
+the client returns (producers, consumers, readers, transactions, …) is wrapped in `Blocking`, with
+all its methods and attributes under their names. This module names none of them. Calls may come
+from any thread. Callbacks (`on_sent`, …) run in the client's thread, and must not call back into
+the client.
 
 After a fork the child has no such thread, and shares the parent's sockets: every call there raises
-`ForkedError`. Make a client in the child.
+`ForkedError`. Create a client in the child.
 """
 
 import asyncio
@@ -41,26 +41,29 @@ from magnetar.sdk.settings import ClientSettings
 
 
 class _LoopThread:
-    """An event loop in a thread, and how other threads use it."""
+    """An event loop in a thread of its own, with calls into it from other threads."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
-        """Held to begin a call and to end the thread: none begins that nobody would carry out."""
+        """Held to begin a call and to end the thread, so that no call begins after the thread has
+        ended."""
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="magnetar client", daemon=True)
         self._thread.start()
 
-    # Any: a value, or what an awaitable gives; types cannot say both in one.
+    # Any: a value, or the result of an awaitable; types cannot express both in one.
     def call(self, function: Callable[[], object]) -> Any:
-        """Call it there, await what it gives if that is to be awaited, and give the result.
+        """Call a function in the loop's thread, await its result if that is awaitable, and return
+        it.
 
         An interrupted call (Ctrl-C) is cancelled, as a task would be.
 
         Raises:
             ForkedError: this process is a child of the one that made the client.
-            AlreadyClosedError: the client is closed.
+            AlreadyClosedError: the client is closed, or a callback in the client's thread made the
+                call.
         """
         if os.getpid() != self._pid:
             raise ForkedError(
@@ -91,7 +94,7 @@ class _LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the thread; a second time, and in a child, that is nothing."""
+        """End the thread. Does nothing the second time, or in a child of a fork."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -105,7 +108,7 @@ class _LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            # Threads wait for what is still under way: they are to hear that it ended.
+            # Other threads wait for the tasks still running: they must learn that the tasks ended.
             left = asyncio.all_tasks(self._loop)
             for task in left:
                 task.cancel()
@@ -119,7 +122,10 @@ async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 class Blocking:
-    """Something of the asyncio client, called from threads: see the module's text."""
+    """An object of the asyncio client, called from threads.
+
+    Methods, attributes and iteration pass to the object, in the client's thread.
+    """
 
     def __init__(self, target: object, thread: _LoopThread) -> None:
         self._target, self._thread = target, thread
@@ -127,7 +133,7 @@ class Blocking:
     def __repr__(self) -> str:
         return f"<Blocking {self._target!r}>"
 
-    # Any, because the names and types are those of the wrapped object: see its class.
+    # Any, because the names and types are those of the wrapped object; see its class.
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -149,7 +155,7 @@ class Blocking:
         else:
             self._thread.call(lambda: setattr(self._target, name, value))
 
-    # Any, as above.
+    # Any: the items of the wrapped object.
     def __iter__(self) -> Iterator[Any]:
         target: Any = self._target
         if not hasattr(type(target), "__aiter__"):
@@ -177,9 +183,9 @@ class Blocking:
 
 
 class BlockingMapping(Blocking):
-    """A table view: what is asked of it is answered in the client's thread, which changes it."""
+    """A table view for threads. Reads run in the client's thread, which also changes the view."""
 
-    # Any, as above.
+    # Any: the values of the wrapped mapping.
     def __getitem__(self, key: str) -> Any:
         target: Any = self._target
         return self._thread.call(lambda: target[key])
@@ -203,7 +209,13 @@ class Client(Blocking):
     def __init__(
         self, url: str = "pulsar://127.0.0.1:6650", settings: ClientSettings | None = None
     ) -> None:
-        """Raises: InvalidUrlError, TlsFileError: as the asyncio client."""
+        """Start the client's thread and make the asyncio client in it.
+
+        Raises:
+            InvalidUrlError: the URL cannot be used.
+            TlsFileError: a certificate, or list of authorities, cannot be used.
+            TypeError: `settings` is not a `ClientSettings`.
+        """
         thread = _LoopThread()
         try:
             super().__init__(thread.call(lambda: AsyncClient(url, settings)), thread)
@@ -212,17 +224,17 @@ class Client(Blocking):
             raise
 
     def close(self, *, flush: bool = True) -> None:
-        """Close everything that it made, and end its thread.
+        """Close all that the client made, and end its thread.
 
         Raises:
-            SdkError: a message failed that nobody watched; everything is closed all the same.
+            SdkError: a message without a callback failed; everything is closed all the same.
         """
         client = self._target
         assert isinstance(client, AsyncClient)
         try:
             self._thread.call(lambda: client.close(flush=flush))
         except (AlreadyClosedError, ForkedError):
-            pass  # once more, or in a child, where there is nothing to close
+            pass  # a second call, or a child of a fork, where there is nothing to close
         finally:
             self._thread.stop()
 
@@ -236,14 +248,15 @@ class Client(Blocking):
 
 
 def _wrapped(value: object, thread: _LoopThread) -> object:
-    """Values stay as they are; what has calls to wait for becomes `Blocking`."""
+    """Wrap an object that has calls to await as `Blocking`; return other values as they are."""
     if hasattr(type(value), "__aenter__") or hasattr(type(value), "__aiter__"):
         return (BlockingMapping if isinstance(value, Mapping) else Blocking)(value, thread)
     return value
 
 
 def _taken(value: object) -> object:
-    """Keys and items of a mapping as they are now: they are gone through in another thread."""
+    """Copy the keys, items or values of a mapping to a list, because another thread iterates over
+    them."""
     return list(value) if isinstance(value, KeysView | ItemsView | ValuesView) else value
 
 

@@ -1,4 +1,4 @@
-"""The client: the way to producers, consumers and readers.
+"""Client: the entry point for producers, consumers and readers.
 
 async with Client("pulsar://localhost:6650") as client:
     producer = await client.producer("orders")
@@ -75,14 +75,14 @@ from magnetar.sdk.wire.topic_name import TopicName
 _log = logging.getLogger("magnetar.sdk")
 
 _PLAIN_TOPICS_MAX = 100_000
-"""Topics that are remembered as not partitioned; then all are asked for again."""
+"""Topics remembered as not partitioned. At this bound all are forgotten, and asked for again."""
 
 Topics = str | Sequence[str] | re.Pattern[str]
-"""A topic, several, or a pattern for their names."""
+"""One topic, several, or a pattern that topic names match."""
 
 
 class Client:
-    """Connects to brokers as needed; everything it made is closed with it."""
+    """Client of one cluster. Connects to brokers as needed; `close` closes all that it made."""
 
     def __init__(
         self,
@@ -93,12 +93,12 @@ class Client:
         clock: Clock | None = None,
         random: random_module.Random | None = None,
     ) -> None:
-        """Nothing is connected before the first producer, consumer or reader is made.
+        """Check the settings. The client connects when the first producer or consumer is made.
 
         Raises:
             InvalidUrlError: the URL cannot be used.
             TlsFileError: a certificate, or list of authorities, cannot be used.
-            TypeError: settings of something else.
+            TypeError: `settings` is not a `ClientSettings`.
         """
         self._settings = check_settings(settings or ClientSettings(), ClientSettings)
         service_url = ServiceUrl.parse(url)
@@ -106,11 +106,11 @@ class Client:
         if network is None:
             network = SystemNetwork()
             if service_url.is_tls:
-                tls_context(self._settings)  # What cannot be used is told now.
+                tls_context(self._settings)  # Fails now if the TLS files cannot be used.
                 network = SystemNetwork(partial(renewed_tls_context, self._settings))
         self._pool = ConnectionPool(self._settings, network)
         self._lookup = Lookup(service_url, self._pool, listener_name=self._settings.listener_name)
-        self._open: dict[Closable, None] = {}  # in the order of their making
+        self._open: dict[Closable, None] = {}  # in the order of creation
         memory_bytes = self._settings.memory_bytes_max
         self._context = ClientContext(
             settings=self._settings,
@@ -173,17 +173,18 @@ class Client:
         *,
         schema: Schema[T] | None = None,
     ) -> Opening[Producer[T]]:
-        """A producer, connected and ready; with a schema it sends values instead of bytes. Await
-        it, or enter it by `async with`, which closes it at the end of the block. To a scalable
-        topic (`topic://tenant/namespace/name`) it sends by the topic's layout; to others if
-        `follow_layout` says so.
+        """Create a producer, connected and ready. With a schema it sends values instead of bytes.
+
+        Await the result, or enter it by `async with`, which closes it at the end of the block. To a
+        scalable topic (`topic://tenant/namespace/name`) the producer sends by the topic's layout;
+        to other topics only if `follow_layout` is set.
 
         Raises:
-            TopicNameError: no valid topic name.
+            TopicNameError: the topic name is not valid.
             IncompatibleSchemaError: the topic has another schema, which this one does not fit.
-            ServiceError: the broker refused; its class says why.
+            ServiceError: the broker refused; the subclass says why.
             BrokerUnavailableError, OperationTimeoutError: not ready in time.
-            TypeError: settings of something else.
+            TypeError: `settings` is not a `ProducerSettings`.
         """
         return self._opening(
             f"producer of {topic}", partial(self._producer, topic, settings, schema)
@@ -204,12 +205,13 @@ class Client:
         if layout_name is not None:
             return await self._scalable_producer(layout_name, chosen, schema)
         if name.is_segment:
-            # Its entry buckets are in the layout, which is not followed: no entry has keys of two.
+            # The entry buckets of a segment are in the layout, which is not followed here. So no
+            # entry may hold keys of two buckets.
             chosen = replace(chosen, batch_by_key=True)
         partitions = await self._partition_count(name)
         producer: PartitionedProducer[T] | TopicProducer[T]
         if partitions:
-            # Values are encoded before a partition is chosen; the broker hears of the schema.
+            # Values are encoded before a partition is chosen; the broker gets the schema.
             told = cast("Schema[bytes] | None", schema)
             producer = PartitionedProducer(
                 self._context,
@@ -231,7 +233,7 @@ class Client:
     async def _scalable_producer(
         self, name: LayoutName, settings: ProducerSettings, schema: Schema[T] | None
     ) -> Producer[T]:
-        # Values are encoded before a segment is chosen; the broker hears of the schema.
+        # Values are encoded before a segment is chosen; the broker gets the schema.
         told = cast("Schema[bytes] | None", schema)
         producer = ScalableProducer(
             self._context,
@@ -267,12 +269,20 @@ class Client:
         *,
         schema: Schema[T] | None = None,
     ) -> Opening[Consumer[T]]:
-        """A consumer, subscribed, to be awaited or entered as `producer`; with a schema
-        `Message.value` gives what it reads. Of a topic, with all partitions if it has some; of
-        several; or of those that fit a pattern (`re.compile("orders-.*")`), also of those to come.
+        """Create a consumer and subscribe it. With a schema `Message.value` returns decoded values.
+
+        Await the result, or enter it by `async with`, which closes it at the end of the block. It
+        consumes one topic, with all partitions if it has some; several topics; or all topics that
+        match a pattern (`re.compile("orders-.*")`), including topics created later.
 
         Raises:
-            As `producer`; ConsumerBusyError if the subscription is taken.
+            ConsumerBusyError: the subscription is taken.
+            TopicNameError: a topic name is not valid.
+            IncompatibleSchemaError: the topic has another schema, which this one does not fit.
+            ServiceError: the broker refused; the subclass says why.
+            BrokerUnavailableError, OperationTimeoutError: not ready in time.
+            NotSupportedError: the settings do not go with several topics or a pattern.
+            TypeError: `settings` is not a `ConsumerSettings`.
         """
         what = f"consumer of {_names_of(topic)}, subscription {subscription}"
         return self._opening(what, partial(self._consumer, topic, subscription, settings, schema))
@@ -316,12 +326,19 @@ class Client:
         *,
         schema: Schema[T] | None = None,
     ) -> Opening[Reader[T]]:
-        """A reader, to be awaited or entered as `producer`. It begins behind `start` (or with it,
-        if `start_inclusive`); of what a consumer may be of. With several topics or partitions
-        `start` is EARLIEST or LATEST.
+        """Create a reader, which begins after `start` (or with it, if `start_inclusive`).
+
+        Await the result, or enter it by `async with`, which closes it at the end of the block. A
+        reader reads one topic, several, or those that match a pattern. With several topics or
+        partitions `start` must be EARLIEST or LATEST.
 
         Raises:
-            As `producer`.
+            TopicNameError: a topic name is not valid.
+            IncompatibleSchemaError: the topic has another schema, which this one does not fit.
+            ServiceError: the broker refused; the subclass says why.
+            BrokerUnavailableError, OperationTimeoutError: not ready in time.
+            NotSupportedError: a start message id was given for several topics.
+            TypeError: `settings` is not a `ReaderSettings`.
         """
         what = f"reader of {_names_of(topic)}"
         return self._opening(what, partial(self._reader, topic, start, settings, schema))
@@ -362,13 +379,17 @@ class Client:
         *,
         schema: Schema[T] | None = None,
     ) -> Opening[Consumer[T]]:
-        """A consumer that gets the messages of each key in order, also over splits and merges; to
-        be awaited or entered as `producer`. The consumers of a subscription divide the topic's
-        segments among them. The topic is scalable, plain or partitioned.
+        """Create a consumer that gets each key's messages in order, also over splits and merges.
+
+        Await the result, or enter it by `async with`, which closes it at the end of the block. The
+        consumers of a subscription divide the topic's segments among them. The topic is scalable,
+        plain or partitioned.
 
         Raises:
-            As `producer`; NotSupportedError: the broker has no layouts, or a setting that stream
-                consumers do not have.
+            NotSupportedError: the broker has no layouts, or stream consumers lack one of the
+                settings.
+            TopicNameError, IncompatibleSchemaError, ServiceError, TypeError: see `consumer`.
+            BrokerUnavailableError, OperationTimeoutError: not ready in time.
         """
         what = f"stream consumer of {topic}, subscription {subscription}"
         make = partial(StreamConsumer, schema=cast("Schema[object] | None", schema))
@@ -395,12 +416,16 @@ class Client:
         *,
         schema: Schema[T] | None = None,
     ) -> Opening[Consumer[T]]:
-        """A consumer that shares the messages of all segments with the other consumers of its
-        subscription, without order; to be awaited or entered as `producer`. The topic is scalable,
-        plain or partitioned.
+        """Create a consumer that shares its subscription's messages with others, without order.
+
+        Await the result, or enter it by `async with`, which closes it at the end of the block. The
+        topic is scalable, plain or partitioned. All consumers of a subscription share all segments.
 
         Raises:
-            As `stream_consumer`.
+            NotSupportedError: the broker has no layouts, or queue consumers lack one of the
+                settings.
+            TopicNameError, IncompatibleSchemaError, ServiceError, TypeError: see `consumer`.
+            BrokerUnavailableError, OperationTimeoutError: not ready in time.
         """
         what = f"queue consumer of {topic}, subscription {subscription}"
         make = partial(QueueConsumer, schema=cast("Schema[object] | None", schema))
@@ -444,12 +469,17 @@ class Client:
         *,
         schema: Schema[T] | None = None,
     ) -> Opening[CheckpointConsumer[T]]:
-        """A reader of all segments whose place the application keeps, by `checkpoint()`; to be
-        awaited or entered as `producer`. The messages of each key come in order. The topic is
-        scalable, plain or partitioned.
+        """Create a reader of all segments whose position the application keeps, by `checkpoint()`.
+
+        Await the result, or enter it by `async with`, which closes it at the end of the block. The
+        messages of each key come in order. The topic is scalable, plain or partitioned.
 
         Raises:
-            As `stream_consumer`.
+            NotSupportedError: the broker has no layouts, or checkpoint consumers lack one of the
+                settings.
+            TopicNameError, IncompatibleSchemaError, ServiceError: see `consumer`.
+            BrokerUnavailableError, OperationTimeoutError: not ready in time.
+            TypeError: `start` is not a `Checkpoint`, or `settings` not a `ReaderSettings`.
         """
         what = f"checkpoint consumer of {topic}"
         return self._opening(
@@ -484,17 +514,18 @@ class Client:
         *,
         changes_max: int = 10_000,
     ) -> Opening[TableView]:
-        """The newest value of each key of a topic (or several), kept up to date; to be awaited or
-        entered as `producer`.
+        """Create a table view, which follows the newest value of each key of one topic or several.
 
-        It is complete up to the moment of the call when it returns.
+        Await the result, or enter it by `async with`, which closes it at the end of the block. When
+        the call returns, the view has all that was stored before the call.
 
         Args:
-            settings: of the reader underneath; by default it begins with what compaction has left.
+            settings: settings of the view's reader; by default it reads the compacted topic first.
             changes_max: changes that may wait for one `changes()`; a slower one gets TooSlowError.
 
         Raises:
-            As `producer`.
+            TopicNameError, IncompatibleSchemaError, ServiceError, TypeError: see `reader`.
+            BrokerUnavailableError, OperationTimeoutError: not ready in time.
         """
         what = f"table view of {_names_of(topic)}"
         return self._opening(what, partial(self._table_view, topic, settings, changes_max))
@@ -512,13 +543,16 @@ class Client:
         return view
 
     def transaction(self, timeout_ms: int = 60_000) -> Transaction:
-        """A transaction, which begins with `async with` (or `begin`), is committed at the end of
-        the block, and aborted if that raises, or after `timeout_ms` by the broker."""
+        """Create a transaction, which begins with `async with` (or `begin`).
+
+        The end of the block commits it. An exception in the block aborts it, and the broker aborts
+        it after `timeout_ms`.
+        """
         self._check_open()
         return Transaction(self._coordinators, timeout_ms)
 
     async def partitions(self, topic: str) -> int:
-        """Number of partitions of a topic; 0 if it is not partitioned.
+        """Return the number of partitions of a topic; 0 if it is not partitioned.
 
         Raises:
             TopicNameError, ServiceError, BrokerUnavailableError, OperationTimeoutError
@@ -526,23 +560,25 @@ class Client:
         return await self._lookup.partitions(str(self._parse(topic)))
 
     async def schema(self, topic: str, version: bytes = b"") -> SchemaInfo | None:
-        """A version of a topic's schema, by default the latest; None: it has none.
+        """Return a version of a topic's schema, by default the latest; None if the topic has none.
 
         Raises:
             TopicNameError, ServiceError, BrokerUnavailableError, OperationTimeoutError
-            SchemaVersionError: of a type that this client does not know.
+            SchemaVersionError: the schema is of a type that this client does not know.
         """
         name = self._parse(topic)
         found = await get_schema(await self._lookup.service_connection(), str(name), version)
         return None if found is None else found[0]
 
     async def register_schema(self, topic: str, schema: Schema[T] | SchemaInfo) -> bytes:
-        """Add a schema to a topic that is in use, or find it there; returns its version.
+        """Register a schema with a topic that is in use, and return its version.
+
+        A schema that the topic already has keeps its version.
 
         Raises:
-            TopicNotFoundError: nobody has used the topic since its broker took it over.
-            IncompatibleSchemaError: it does not fit those that are there.
-            SchemaDefinitionError: a schema of bytes: there is nothing to register.
+            TopicNotFoundError: no client has used the topic since its broker took it over.
+            IncompatibleSchemaError: the schema does not fit the topic's schemas.
+            SchemaDefinitionError: a schema of bytes has nothing to register.
             TopicNameError, ServiceError, BrokerUnavailableError, OperationTimeoutError
         """
         name = self._parse(topic)
@@ -554,7 +590,7 @@ class Client:
         return await get_or_create_schema(connection, str(first), info)
 
     def producer_stats(self) -> ProducerStats:
-        """The sums over all producers that are open."""
+        """Return the statistics of all open producers, added up."""
         return ProducerStats.total(
             user.stats() for user in self._open if isinstance(user, Producer)
         )
@@ -562,12 +598,12 @@ class Client:
     async def close(self, *, flush: bool = True) -> None:
         """Close producers, consumers and connections.
 
-        With `flush` that waits for the receipts of what is pending, at most the send timeout. After
-        it was cancelled, a second call closes what is left. In a child of a fork it does nothing:
-        all of it is the parent's.
+        With `flush`, wait for the receipts of pending messages, at most the send timeout. After a
+        cancelled call, a second call closes what is left. In a child of a fork this does nothing,
+        because everything belongs to the parent.
 
         Raises:
-            SdkError: a message failed that nobody watched; everything is closed all the same.
+            SdkError: a message without a callback failed; everything is closed all the same.
         """
         if os.getpid() != self._pid:
             return
@@ -596,7 +632,7 @@ class Client:
 
     def _warn_waiting(self, what: str) -> None:
         if self._pool.is_open:
-            return  # A broker is there: what takes long is something else.
+            return  # A broker answers: something else takes long.
         _log.warning(
             "no_broker_yet %s: no broker of %s answers for %g s; trying on. Is one running there?",
             what,
@@ -621,11 +657,13 @@ class Client:
         return producer_id
 
     async def _partition_count(self, topic: TopicName) -> int:
-        """How many partitions it has; 0: it has none, or is one. Asks until somebody knows.
+        """Return the number of partitions of a topic; 0 if it has none, or is a partition itself.
+
+        Retries until a broker answers.
 
         Raises:
             ServiceError: a refusal that no retry can help.
-            OperationTimeoutError: nobody knew within the operation timeout.
+            OperationTimeoutError: no broker answered within the operation timeout.
         """
         if topic.partition_index >= 0 or topic in self._plain_topics:
             return 0
@@ -670,15 +708,15 @@ class Client:
 
 
 def _names_of(topic: Topics) -> str:
-    """For people."""
+    """Return the topics as text for log lines."""
     return topic.pattern if isinstance(topic, re.Pattern) else str(topic)
 
 
 class ConsumerMaking:
-    """Of one client."""
+    """Makes the consumers and readers of one client."""
 
     def __init__(self, context: ClientContext, opened: Callable[[Closable], None]) -> None:
-        """`opened` is told of everything that has to be closed with the client."""
+        """Take the client's context. `opened` gets all that must be closed with the client."""
         self._context = context
         self._opened = opened
 
@@ -689,8 +727,12 @@ class ConsumerMaking:
         settings: ConsumerSettings,
         schema: Schema[object] | None = None,
     ) -> Consumer[Any]:
-        """Raises: see `Client.consumer`."""
-        # For a subscription that is not durable brokers go by the start alone.
+        """Create and start a consumer.
+
+        Raises:
+            SdkError: see `Client.consumer`.
+        """
+        # For a non-durable subscription brokers ignore the initial position, and use the start.
         start = settings.start_message_id
         if start is None and not settings.durable:
             earliest = settings.initial_position is InitialPosition.EARLIEST
@@ -706,7 +748,11 @@ class ConsumerMaking:
         settings: ReaderSettings,
         schema: Schema[object] | None = None,
     ) -> Reader[Any]:
-        """Raises: see `Client.reader`."""
+        """Create and start a reader, as a consumer with a subscription of its own.
+
+        Raises:
+            SdkError: see `Client.reader`.
+        """
         suffix = f"{self._context.random.getrandbits(40):010x}"
         consumer = await self._make(
             topic,
@@ -737,7 +783,7 @@ class ConsumerMaking:
             pattern = TopicPattern.parse(topic)
             if settings.retry_topic:
                 raise NotSupportedError("retry_topic needs topics by name, not a pattern")
-            # Who consumes what is there must not bring back what was deleted.
+            # A consumer of existing topics must not bring back a deleted one.
             settings = replace(settings, create_topic=False)
             several = partial(MatchingTopics, context.lookup, pattern, context.next_consumer_id())
             return self._several(

@@ -1,4 +1,4 @@
-"""What is closed at the end of an `async with`."""
+"""Base of objects that are closed at the end of an `async with` block."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -6,11 +6,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """A reader, consumer or the like that holds something of a broker until it is closed."""
+    """A reader, consumer or the like that holds resources of a broker until it is closed."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release the broker's resources."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,12 +1,12 @@
-"""Connections to brokers: one connection, and the pool that shares them by address.
+"""Connections to brokers: one connection, and the pool that shares connections by address.
 
 A connection does the handshake, keep-alive, requests, and the streams of its users. It turns frames
-into calls. Answers go to whoever asked, by request id; receipts go to producers and messages to
-consumers, as one call per run of them in a network read. All that is written within one turn of the
-event loop leaves in one piece. It never reconnects: when it is lost it says so to everybody, once,
-and is done (see `session.py`).
+into calls. Answers go to the caller by request id. Receipts go to producers and messages to
+consumers, with one call for each run of them in a network read. All that is written within one turn
+of the event loop is sent in one piece. A connection never reconnects: when it is lost, it notifies
+all its users once, and is done (see `session.py`).
 
-The pool has one connection per broker, made when first asked for, shared by everybody.
+The pool has one connection per broker, opened at first use and shared by all users.
 """
 
 import asyncio
@@ -55,9 +55,10 @@ _RECEIPT = BaseCommand.SEND_RECEIPT
 _MESSAGE = BaseCommand.MESSAGE
 
 _GATHERED_BYTES_MAX = 64 << 10
-"""More than this does not wait for the end of the turn: the broker begins with it meanwhile."""
+"""Bytes gathered before they are sent without waiting for the end of the turn, so that the broker
+can begin with them."""
 
-# Answers and where they keep their request id. ERROR is apart: it has no type of its own.
+# Responses, and the field that has their request id. ERROR is apart: it has no type of its own.
 _ANSWERS: dict[int, str] = {
     BaseCommand.SUCCESS: "success",
     BaseCommand.PRODUCER_SUCCESS: "producer_success",
@@ -82,7 +83,7 @@ _ANSWERS: dict[int, str] = {
 
 
 class ProducerListener(Protocol):
-    """What a connection tells a producer."""
+    """Callbacks of a producer for events of its connection."""
 
     def on_receipts(self, receipts: list[CommandSendReceipt]) -> None: ...
 
@@ -92,7 +93,7 @@ class ProducerListener(Protocol):
 
 
 class ConsumerListener(Protocol):
-    """What a connection tells a consumer."""
+    """Callbacks of a consumer for events of its connection."""
 
     def on_messages(self, messages: list[tuple[CommandMessage, bytes]]) -> None: ...
 
@@ -104,7 +105,7 @@ class ConsumerListener(Protocol):
 
 
 class TopicListener(Protocol):
-    """Callbacks of a watcher of topics that appear and go."""
+    """Callbacks of a watcher of topics that are created and deleted."""
 
     def on_topics_changed(self) -> None: ...
 
@@ -128,7 +129,7 @@ class AssignmentListener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """See the module's text. Made by `ConnectionPool`."""
+    """One connection to a broker, with its requests and users. Made by `ConnectionPool`."""
 
     def __init__(self, settings: ClientSettings, *, name: str, proxy_to: str = "") -> None:
         self.name = name
@@ -141,13 +142,13 @@ class Connection(asyncio.Protocol):
         self.server_version = ""
         self.protocol_version = 0
         self.watches_topics = False
-        """Whether the broker tells of topics that appear and go (WATCH_TOPIC_LIST)."""
+        """Whether the broker reports topics that are created and deleted (WATCH_TOPIC_LIST)."""
         self.supports_scalable_topics = False
-        """Whether the broker tells the layouts of topics (SCALABLE_TOPIC_LOOKUP)."""
+        """Whether the broker gives the layouts of topics (SCALABLE_TOPIC_LOOKUP)."""
         self.deduplicates_copies = False
-        """Whether the broker knows copies by their places at the source, and receipts those."""
+        """Whether the broker knows copies by their source positions, and confirms those."""
         self.failure: SdkError | None = None
-        """Why it is closed; None while it is open."""
+        """Why the connection is closed; None while it is open."""
         self._settings = settings
         self._proxy_to = proxy_to
         self._loop = asyncio.get_running_loop()
@@ -164,24 +165,24 @@ class Connection(asyncio.Protocol):
         self._probed = False
         self._keep_alive: asyncio.TimerHandle | None = None
 
-    # -- towards the application
+    # -- for users of the connection
 
     @property
     def is_open(self) -> bool:
         return self.failure is None
 
     def next_request_id(self) -> int:
-        """Unique on this connection, over all kinds of requests."""
+        """Return a request id that is unique on this connection, over all kinds of requests."""
         self._next_request_id += 1
         return self._next_request_id - 1
 
     async def handshake(self) -> None:
-        """CONNECT and wait for CONNECTED; the caller bounds the time.
+        """Send CONNECT and wait for CONNECTED; the caller bounds the time.
 
         Raises:
             ServiceError: the broker refused, for example the credentials.
-            BrokerUnavailableError: it closed the connection.
-            CredentialsError: we have nothing to prove who we are.
+            BrokerUnavailableError: the broker closed the connection.
+            CredentialsError: the client has no credentials.
         """
         settings = self._settings
         method_name, data = await settings.current_credentials()
@@ -212,10 +213,10 @@ class Connection(asyncio.Protocol):
     async def request(
         self, request_id: int, command: BaseCommand, *, timeout_ms: int | None = None
     ) -> BaseCommand:
-        """Send a command that carries `request_id` and wait for its answer.
+        """Send a command that carries `request_id`, and wait for its answer.
 
         Raises:
-            ServiceError: the broker's ERROR.
+            ServiceError: the broker answered ERROR.
             BrokerUnavailableError: the connection broke.
             OperationTimeoutError: no answer within `timeout_ms` (the default is
                 `operation_timeout_ms`; 0: wait as long as the connection lasts).
@@ -225,7 +226,7 @@ class Connection(asyncio.Protocol):
     def begin_request(
         self, request_id: int, command: BaseCommand, *, timeout_ms: int | None = None
     ) -> Coroutine[object, object, BaseCommand]:
-        """`request` that has sent the command when it returns; the answer is to be awaited.
+        """Send a command at once; return a coroutine that waits for its answer, as `request` does.
 
         Raises:
             BrokerUnavailableError: the connection is broken.
@@ -258,11 +259,11 @@ class Connection(asyncio.Protocol):
             self._requests.pop(request_id, None)
 
     def send(self, command: BaseCommand) -> None:
-        """Send a command that has no answer, or whose answer comes by another way."""
+        """Send a command that has no answer, or whose answer does not come by request id."""
         self.write((encode_command(command),))
 
     def write(self, parts: Iterable[bytes]) -> None:
-        """Send ready-made frames, whole ones, in one or several pieces. Silent once closed."""
+        """Send whole, encoded frames, in one or several pieces. Does nothing when closed."""
         out = self._out
         before = len(out)
         out.extend(parts)
@@ -273,27 +274,27 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def fail(self, error: SdkError) -> None:
-        """Close at once; everybody learns `error` as the reason."""
+        """Close at once; all users get `error` as the reason."""
         if self.failure is None:
             self._lose(error)
         if self._transport is not None and not self._closed.done():
             self._transport.abort()
 
     async def close(self) -> None:
-        """Write what is left, close, and wait until the connection is gone."""
+        """Send what is buffered, close, and wait until the connection is gone."""
         transport = self._transport
         if transport is None:
             return
         self._flush()
         if self.failure is None:
             self._lose(BrokerUnavailableError(f"the connection to {self.name} was closed"))
-        if not transport.is_closing():  # with TLS, what is closed twice cannot be aborted any more
+        if not transport.is_closing():  # with TLS, a second close would prevent an abort
             transport.close()
         try:
             async with asyncio.timeout(1):
                 await asyncio.shield(self._closed)
         except TimeoutError:
-            transport.abort()  # the peer does not read: what is left is not worth waiting for
+            transport.abort()  # the peer does not read: the rest is not worth waiting for
 
     # -- from the transport
 
@@ -327,7 +328,7 @@ class Connection(asyncio.Protocol):
         user_id = -1
         for command, payload in commands:
             kind = command.type
-            # Runs of one kind for one user are handed over together, and before anything else.
+            # Runs of one kind for one user are handed over together, before any other command.
             if kind == _RECEIPT:
                 receipt = command.send_receipt
                 if (messages or receipt.producer_id != user_id) and (messages or receipts):
@@ -350,7 +351,7 @@ class Connection(asyncio.Protocol):
         if receipts or messages:
             self._hand_over(user_id, receipts, messages)
 
-    # -- inside
+    # -- internal
 
     def _hand_over(
         self,
@@ -425,7 +426,7 @@ class Connection(asyncio.Protocol):
         self.deduplicates_copies = flags.supports_repl_dedup_by_lid_and_eid
         if connected.HasField("max_message_size") and connected.max_message_size > 0:
             self.message_bytes_max = connected.max_message_size
-            # A broker's limit counts for what it sends too; the default stays as a lower bound.
+            # A broker's limit also holds for what it sends; the default stays as a lower bound.
             limit = max(self.message_bytes_max, MESSAGE_BYTES_MAX) + FRAME_SLACK_BYTES
             self._decoder.frame_bytes_max = limit
         if not self._connected.done():
@@ -433,7 +434,7 @@ class Connection(asyncio.Protocol):
 
     def _on_answer(self, command: BaseCommand, name: str) -> None:
         answer = getattr(command, name)
-        # A producer that waits for exclusive access gets a second answer when it is its turn.
+        # A producer that waits for exclusive access gets a second answer when it has that access.
         if command.type == BaseCommand.PRODUCER_SUCCESS and not answer.producer_ready:
             return
         future = self._requests.pop(answer.request_id, None)
@@ -450,10 +451,10 @@ class Connection(asyncio.Protocol):
             self._connected.set_exception(error)
         elif command.error.request_id >= self._next_request_id:
             self.fail(error)  # tied to no request: the broker is about to close
-        # Else nobody waits for it any more.
+        # Otherwise no caller waits for the answer any more.
 
     async def _answer_challenge(self) -> None:
-        """The broker asks for fresh credentials; without them it will close the connection."""
+        """Send the fresh credentials that the broker requests; without them it disconnects."""
         try:
             method_name, data = await self._settings.current_credentials()
         except SdkError as error:
@@ -475,7 +476,7 @@ class Connection(asyncio.Protocol):
         if self._probed and not self._heard:
             self.fail(BrokerUnavailableError(f"{self.name} did not answer a PING"))
             return
-        # While data flows the peer is alive, but a broker wants to hear from us all the same.
+        # Data from the peer shows that it is alive, but brokers expect frames from clients, too.
         self.write((PING_FRAME,))
         self._probed, self._heard = True, False
         delay_s = self._settings.keep_alive_ms / 1000
@@ -489,13 +490,13 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
 
     def _lose(self, error: SdkError) -> None:
-        """Tell everybody, once. Requests first: a user that reconnects must not find old ones."""
+        """Notify all users once. Requests fail first: a user that reconnects must find none."""
         self.failure = error
         if self._keep_alive is not None:
             self._keep_alive.cancel()
         if not self._connected.done():
             self._connected.set_exception(error)
-            self._connected.exception()  # nobody may be waiting any more
+            self._connected.exception()  # retrieved, in case no caller waits any more
         for future in self._requests.values():
             if not future.done():
                 future.set_exception(error)
@@ -533,7 +534,7 @@ class ConnectionPool:
         self._is_closed = False
 
     async def get(self, address: Address, *, proxy_to: str = "") -> Connection:
-        """The open connection to an address; `proxy_to` names the broker behind a proxy.
+        """Return the open connection to an address; `proxy_to` names the broker behind a proxy.
 
         Raises:
             BrokerUnavailableError: not reachable in time.
@@ -551,11 +552,11 @@ class ConnectionPool:
             task = asyncio.create_task(self._open(address, proxy_to))
             self._opening[key] = task
             task.add_done_callback(partial(self._opened, key))
-        # Several may wait for one connection: who gives up must not take it from the rest.
+        # Several callers may wait for one connection: cancelling one must not fail the others.
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # The task is cancelled by `close` alone; who waits may not have been.
+            # Only `close` cancels the task; the caller itself may not have been cancelled.
             waiting = asyncio.current_task()
             if task.cancelled() and waiting is not None and not waiting.cancelling():
                 raise self._closed_error() from None
@@ -564,15 +565,15 @@ class ConnectionPool:
     def _opened(self, key: tuple[Address, str], opening: "asyncio.Task[Connection]") -> None:
         self._opening.pop(key, None)
         if not opening.cancelled():
-            opening.exception()  # retrieved, even if nobody waits any more
+            opening.exception()  # retrieved, even if no caller waits any more
 
     @property
     def is_open(self) -> bool:
-        """Whether any connection is."""
+        """Whether any connection is open."""
         return any(each.is_open for each in self._connections.values())
 
     async def close(self) -> None:
-        """Close all connections; no others are made."""
+        """Close all connections, and refuse to open others."""
         self._is_closed = True
         opening = list(self._opening.values())
         for task in opening:
@@ -581,7 +582,7 @@ class ConnectionPool:
             await asyncio.gather(*opening, return_exceptions=True)
             await asyncio.gather(*(each.close() for each in self._connections.values()))
         finally:
-            # Also if we are cancelled before all of them have heard of it.
+            # Even if `close` is cancelled before all connections have closed.
             for each in self._connections.values():
                 each.fail(self._closed_error())
             self._connections.clear()
@@ -610,7 +611,7 @@ class ConnectionPool:
         except BaseException:
             connection.fail(BrokerUnavailableError(f"gave up connecting to {address}"))
             raise
-        # Brokers come and go, and so do their addresses: what is lost is not kept.
+        # Brokers come and go, and so do their addresses: drop lost connections.
         self._connections = {at: each for at, each in self._connections.items() if each.is_open}
         self._connections[address, proxy_to] = connection
         return connection

@@ -1,12 +1,12 @@
-"""The consumer as applications see it: of one topic, or of several.
+"""Consumer API, for one topic or several.
 
-Its parts: a queue, where entries lie until they are taken; an acknowledger, which sends
-acknowledgements; an attachment, which keeps it subscribed. `TopicConsumer` has those of one topic
-(`ReceiverQueue`, `Acknowledger`, `ConsumerAttachment`), `TopicsConsumer` those of several;
-`Client.consumer` looks which of them is needed.
+A consumer has three parts. The queue holds entries until they are taken. The acknowledger sends
+acknowledgements. The attachment keeps the consumer subscribed. `TopicConsumer` has the parts for
+one topic (`ReceiverQueue`, `Acknowledger`, `ConsumerAttachment`), `TopicsConsumer` those for
+several. `Client.consumer` chooses between them.
 
-Calls that wait for messages are woken one by one, in turn. Whoever takes a message and leaves
-others wakes the next; so one message wakes one, not all.
+Calls that wait for messages are woken one by one, in turn. A call that takes a message and leaves
+others wakes the next; so one message wakes one call, not all.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class MessageQueue(Protocol):
 
 
 class Acknowledging(Protocol):
-    """What the application says of messages; see `Acknowledger`."""
+    """Acknowledgements and redelivery requests of the application; see `Acknowledger`."""
 
     @property
     def acknowledged(self) -> int: ...
@@ -80,7 +80,7 @@ class Acknowledging(Protocol):
 
 
 class Attaching(Protocol):
-    """The consumer at its brokers; see `ConsumerAttachment`."""
+    """A consumer's subscriptions at its brokers; see `ConsumerAttachment`."""
 
     is_closing: bool
 
@@ -95,7 +95,7 @@ class Attaching(Protocol):
 
 
 class Waiters:
-    """Of one consumer."""
+    """Calls of one consumer that wait for messages."""
 
     def __init__(self) -> None:
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -104,19 +104,19 @@ class Waiters:
         return bool(self._waiters)
 
     async def wait(self) -> None:
-        """Wait to be woken; who was looks again whether there is something."""
+        """Wait to be woken. The caller then checks again whether there is a message."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
         try:
             await future
         except asyncio.CancelledError:
-            # We may have been woken already: the message is for the next one who waits.
+            # This call may have been woken already: the message is for the next one in line.
             if future.done() and not future.cancelled():
                 self.wake()
             raise
 
     def wake(self) -> None:
-        """Wake one."""
+        """Wake the first waiting call."""
         while self._waiters:
             future = self._waiters.popleft()
             if not future.done():
@@ -147,17 +147,17 @@ class Consumer(Closing, Generic[T_co]):
         settings: ConsumerSettings,
         name: str,
     ) -> None:
-        """The parts are for who inherits to set."""
+        """Set the common state. Subclasses set the parts."""
         self.topic = topic
         self.subscription = subscription
         self.is_active: bool | None = None
-        """In a Failover subscription, whether this consumer is the active one."""
+        """Whether this consumer is the active one of a Failover subscription; None if not known."""
         self.on_active: Callable[[bool], None] | None = None
-        """Called when that changes."""
+        """Called when the broker says whether this consumer is the active one."""
         self.on_ready: Callable[[], None] | None = None
-        """Called when there may be more for `take_nowait`: messages, an end, or a failure."""
+        """Called when `take_nowait` may have something: messages, an end, or a failure."""
         self.reached_end = False
-        """The topic was terminated, and everything in it was acknowledged."""
+        """Whether the topic was terminated, and all its messages were acknowledged."""
         self._context = context
         self._settings = settings
         self._name = name
@@ -180,32 +180,32 @@ class Consumer(Closing, Generic[T_co]):
     @property
     @abstractmethod
     def topics(self) -> tuple[str, ...]:
-        """The topics and partitions that are consumed now."""
+        """Topics and partitions that are consumed now."""
 
     @property
     def is_connected(self) -> bool:
-        """To the brokers of all topics."""
+        """Whether the consumer is attached to the brokers of all its topics."""
         return self._attachment.is_attached
 
     @property
     def last_taken(self) -> MessageId | None:
-        """The last message that the application took; None before the first."""
+        """Id of the last message that the application took; None before the first."""
         return self._queue.last_taken
 
     def has_queued(self) -> bool:
-        """Whether a message lies here that can be taken without waiting."""
+        """Whether a message is queued that can be taken without waiting."""
         return self._queue.has_message()
 
     def __aiter__(self) -> AsyncIterator[Message[T_co]]:
-        """Messages for ever, or until the end of a terminated topic."""
+        """Iterate over messages without end, or until the end of a terminated topic."""
         return self._iterate()
 
     async def receive(self, *, timeout_s: float | None = None) -> Message[T_co]:
-        """The next message; waits for it.
+        """Wait for the next message, and return it.
 
         Raises:
-            TimeoutError: none came in time.
-            CorruptMessageError: the next message cannot be read; the one after it can be asked for.
+            TimeoutError: no message came within `timeout_s`.
+            CorruptMessageError: the next message cannot be read; the next call continues after it.
             AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
         """
         message = self._take() if self._schema is None else await self._take_readable()
@@ -217,12 +217,13 @@ class Consumer(Closing, Generic[T_co]):
     async def receive_many(
         self, messages_max: int, *, timeout_s: float | None = None
     ) -> list[Message[T_co]]:
-        """Up to `messages_max` messages: waits for the first, takes what is there of the others.
+        """Wait for a message; return it with queued ones, up to `messages_max` in all.
 
-        An empty list if none came in time.
+        Returns an empty list if no message came within `timeout_s`.
 
         Raises:
-            CorruptMessageError, AlreadyClosedError, SdkError: as `receive`.
+            CorruptMessageError: the next message cannot be read; the next call continues after it.
+            AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
         """
         message = self._take() if self._schema is None else await self._take_readable()
         if message is None:
@@ -238,13 +239,13 @@ class Consumer(Closing, Generic[T_co]):
         return self._given(result) if self._is_watched else result
 
     async def receive_batch(self) -> list[Message[T_co]]:
-        """Messages until the `batch_receive` policy has enough of them or its time is over.
+        """Return messages, once the `batch_receive` policy has enough or its timeout is over.
 
-        An empty list if none came in time. A cancelled call takes nothing.
+        Returns an empty list if no message came in time. A cancelled call takes nothing.
 
         Raises:
-            CorruptMessageError, AlreadyClosedError, SdkError: as `receive`; what was collected
-                before is the next call's.
+            CorruptMessageError: a message cannot be read; those before it are for the next call.
+            AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
         """
         return await self._collect(self._settings.batch_receive)
 
@@ -255,16 +256,17 @@ class Consumer(Closing, Generic[T_co]):
         wait_s: float = 0.1,
         bytes_max: int = 10 * 1024 * 1024,
     ) -> AsyncIterator[list[Message[T_co]]]:
-        """Batches of messages, for ever, or until the end of a terminated topic.
+        """Iterate over batches of messages without end, or until the end of a terminated topic.
 
         Args:
-            messages_max: a batch has at least one message, and at most so many.
+            messages_max: most messages of a batch; it has at least one.
             wait_s: how long a batch that is not full waits for more; at least a millisecond.
-            bytes_max: of the payloads of a batch; a single message may be larger.
+            bytes_max: most payload bytes of a batch; a single message may be larger.
 
         Raises:
-            ValueError: a number that is too small.
-            CorruptMessageError, AlreadyClosedError, SdkError: as `receive`.
+            ValueError: a number is too small.
+            CorruptMessageError: the next message cannot be read; the next call continues after it.
+            AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
         """
         policy = BatchReceivePolicy(
             messages_max=messages_max, bytes_max=bytes_max, timeout_ms=max(1, round(wait_s * 1000))
@@ -287,21 +289,22 @@ class Consumer(Closing, Generic[T_co]):
         stop_on_signals: bool = False,
         grace_s: float = 30.0,
     ) -> None:
-        """Call `handler` with each message, until it is to stop or the topic has ended.
+        """Call `handler` with each message, until `stop` is set or the topic has ended.
 
-        A message whose handler returns is acknowledged. If it raises, the message comes again
-        after `nack_delay_ms`; after `dead_letters.redeliveries_max` times it goes to the dead
-        letter topic. `RetryLater` and `GiveUp` (`magnetar.sdk.consuming.running`) decide for one
-        message. Messages with one key are handled one after the other, in order.
+        A message whose handler returns is acknowledged. If the handler raises, the message is
+        delivered again after `nack_delay_ms`. After `dead_letters.redeliveries_max` redeliveries it
+        goes to the dead letter topic. A handler may raise `RetryLater` or `GiveUp`
+        (`magnetar.sdk.consuming.running`) to decide for one message. Messages with one key are
+        handled one after the other, in order.
 
         Args:
             concurrency: how many handlers run at a time.
-            stop: set it to end: no handler begins any more, and those that run have `grace_s`.
-            stop_on_signals: SIGTERM and SIGINT end it in that way. The main thread only.
-            grace_s: handlers that take longer are cancelled; their messages come again.
+            stop: event that ends the call: no further handler begins, running ones get `grace_s`.
+            stop_on_signals: whether SIGTERM and SIGINT stop the call, too. Main thread only.
+            grace_s: seconds until running handlers are cancelled; their messages come again.
 
         Raises:
-            ValueError: a concurrency below 1.
+            ValueError: `concurrency` is below 1.
             AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
         """
         await run_handler(
@@ -330,27 +333,30 @@ class Consumer(Closing, Generic[T_co]):
                     result.append(message)
                     size += len(message.data)
         except TimeoutError:
-            pass  # what came in time is the batch
+            pass  # the messages that came in time are the batch
         except BaseException:
-            # What comes again anyway, or is of the place before a seek, is not for the next call.
+            # Messages that are redelivered anyway, or lie before a seek, are not for the next call.
             self._put_back([each for each in result if queue.is_current(each)])
             raise
         return self._given(result) if self._is_watched else result
 
     @abstractmethod
     async def load_schemas(self, messages: Iterable[Message[Any]]) -> None:
-        """Get the definitions that `value` of these messages needs, if they came by `take_nowait`
-        or `receive_batches`; the other calls do it before they give a message.
+        """Get the schema definitions that `value` of these messages needs.
+
+        Only for messages from `take_nowait` or `receive_batches`; the other calls do it before they
+        return a message.
 
         Raises:
             BrokerUnavailableError, OperationTimeoutError: the broker could not be asked.
         """
 
     def take_nowait(self, messages_max: int) -> list[Message[T_co]]:
-        """Up to `messages_max` messages of those that lie here, without waiting; see `on_ready`.
+        """Return up to `messages_max` queued messages, without waiting; see `on_ready`.
 
         Raises:
-            CorruptMessageError, AlreadyClosedError, SdkError: as `receive`.
+            CorruptMessageError: the next message cannot be read; the next call continues after it.
+            AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
         """
         message = self._take()
         if message is None:
@@ -362,13 +368,14 @@ class Consumer(Closing, Generic[T_co]):
     async def receive_batches(
         self, entries_max: int, *, timeout_s: float | None = None
     ) -> list[MessageBatch]:
-        """Up to `entries_max` whole entries, undecoded: the fastest way to consume.
+        """Return up to `entries_max` whole entries, undecoded: the fastest way to consume.
 
-        Waits for the first; an empty list if none came in time. Not to be mixed with `receive` on
-        one consumer: what `receive` has already split is not among the entries.
+        Waits for the first entry; returns an empty list if none came within `timeout_s`. Do not mix
+        with `receive` on one consumer: entries that `receive` has already split are not returned.
 
         Raises:
-            CorruptMessageError, AlreadyClosedError, SdkError: as `receive`.
+            CorruptMessageError: the next entry cannot be read; the next call continues after it.
+            AlreadyClosedError, SdkError: the consumer is closed, or lost for good.
         """
         queue = self._queue
         if not queue.has_entries:
@@ -390,20 +397,20 @@ class Consumer(Closing, Generic[T_co]):
         return batches
 
     def pause(self) -> None:
-        """Ask for no more messages; those on their way, and those that lie here, still come."""
+        """Stop requesting messages. Messages in flight and queued ones still come."""
         self._queue.pause()
 
     @abstractmethod
     def resize_queue(self, messages_max: int) -> None:
-        """Let the broker send so many messages ahead from now on."""
+        """Set how many messages the broker may send ahead from now on."""
 
     def resume(self) -> None:
-        """Ask for messages again."""
+        """Request messages from the broker again, after `pause`."""
         self._queue.resume()
 
     @abstractmethod
     async def has_message_available(self) -> bool:
-        """Whether there is a message behind the last one that was taken.
+        """Whether there is a message after the last one that was taken.
 
         Raises:
             SdkError: the broker could not be asked.
@@ -416,14 +423,15 @@ class Consumer(Closing, Generic[T_co]):
     ) -> Awaitable[None]:
         """Acknowledge one message, or all of an entry; sent with others, within `ack_group_ms`.
 
-        It may be awaited, and there is nothing to wait for; `acknowledge_confirmed` waits for the
-        broker's answer. In a transaction it is sent at once, and counts when that is committed; an
-        abort has the message come again. To be awaited then.
+        Awaiting the result is optional, and waits for nothing; `acknowledge_confirmed` waits for
+        the broker's answer. With a `transaction`, await the result: the acknowledgement is sent at
+        once, and counts when the transaction is committed. After an abort the message is delivered
+        again.
 
         Raises:
             TransactionConflictError: it is acknowledged already, perhaps by another transaction.
-            TransactionEndedError, ServiceError, BrokerUnavailableError, OperationTimeoutError: of
-                one in a transaction; that cannot be committed any more.
+            TransactionEndedError, ServiceError, BrokerUnavailableError, OperationTimeoutError: only
+                with a transaction, which cannot be committed any more.
         """
         if transaction is None:
             self._acknowledger.add(what)
@@ -436,19 +444,22 @@ class Consumer(Closing, Generic[T_co]):
     ) -> None: ...
 
     def acknowledge_many(self, what: Iterable[Acknowledgeable]) -> Awaitable[None]:
-        """`acknowledge` for many; fastest for entries. It may be awaited."""
+        """Acknowledge many messages or entries; fastest for entries. Awaiting the result is
+        optional."""
         self._acknowledger.add_many(what)
         return DONE
 
     def acknowledge_cumulative(
         self, what: Acknowledgeable, *, transaction: Transaction | None = None
     ) -> Awaitable[None]:
-        """Acknowledge everything up to and including `what`; awaited or in a transaction, as
-        `acknowledge`.
+        """Acknowledge everything up to and including `what`.
+
+        Awaiting the result is optional, except in a transaction; see `acknowledge`, also for the
+        errors there.
 
         Raises:
-            NotSupportedError: on a Shared or Key_Shared subscription: what lies before `what` may
-                be with other consumers.
+            NotSupportedError: the subscription is Shared or Key_Shared: other consumers may have
+                messages before `what`.
         """
         kind = self._settings.subscription_type
         if not kind.keeps_order:
@@ -466,7 +477,7 @@ class Consumer(Closing, Generic[T_co]):
         """Send the collected acknowledgements now; if `confirmed`, wait for the broker's answer.
 
         Raises:
-            SdkError: only if `confirmed`: not known to be carried out.
+            SdkError: only if `confirmed`: the broker did not confirm them.
         """
         if confirmed:
             await self._acknowledger.confirm()
@@ -474,30 +485,33 @@ class Consumer(Closing, Generic[T_co]):
             self._acknowledger.flush()
 
     async def acknowledge_confirmed(self, *what: Acknowledgeable) -> None:
-        """Acknowledge at once, and wait until the broker has answered that it is done.
+        """Acknowledge at once, and wait until the broker has confirmed it.
 
         Raises:
-            SdkError: not known to be carried out: the messages may come again.
+            SdkError: the broker did not confirm it; the messages may be delivered again.
         """
         await self._acknowledger.confirm(what)
 
     def negative_acknowledge(self, what: Acknowledgeable) -> Awaitable[None]:
-        """Ask for a message again, after `nack_delay_ms`; of a batch, for the whole entry. It may
-        be awaited.
+        """Request redelivery of a message after `nack_delay_ms`; of a batch, the whole entry.
 
-        The delay grows with each redelivery if `nack_delay_multiplier` says so (for messages, not
-        for ids). On Exclusive and Failover subscriptions everything from the first unacknowledged
-        message on comes again.
+        Awaiting the result is optional. The delay grows with each redelivery if
+        `nack_delay_multiplier` is set (for messages, not for ids). On Exclusive and Failover
+        subscriptions everything from the first unacknowledged message on is delivered again.
         """
         self._acknowledger.add_negative(what)
         return DONE
 
     def redeliver(self, what: Iterable[Acknowledgeable]) -> None:
-        """Ask for messages again, at once; otherwise as `negative_acknowledge`."""
+        """Request redelivery of messages at once; of batches, the whole entries.
+
+        On Exclusive and Failover subscriptions everything from the first unacknowledged message on
+        is delivered again.
+        """
         self._acknowledger.redeliver(what)
 
     def redeliver_unacknowledged(self) -> None:
-        """Ask for everything again that was delivered here and not acknowledged."""
+        """Request redelivery of everything that was delivered here and not acknowledged."""
         self._acknowledger.redeliver_all()
 
     async def reconsume_later(
@@ -507,13 +521,14 @@ class Consumer(Closing, Generic[T_co]):
         delay_s: float = 0.0,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Put a message off: it goes to the retry topic, comes from there after the delay, and is
-        acknowledged here. After `dead_letters.redeliveries_max` times (16 without a policy) it goes
-        to the dead letter topic instead.
+        """Postpone a message: send it to the retry topic, and acknowledge it here.
+
+        It is delivered from the retry topic after `delay_s`. After `dead_letters.redeliveries_max`
+        times (16 without a policy) it goes to the dead letter topic instead.
 
         Raises:
-            NotSupportedError: the consumer has no retry topic; make it with `retry_topic=True`.
-            SdkError: it is not known to be put off, and not acknowledged.
+            NotSupportedError: the consumer has no retry topic; create it with `retry_topic=True`.
+            SdkError: the broker did not confirm the copy; the message is not acknowledged.
         """
         if self._letters is None or not self._settings.retry_topic:
             raise NotSupportedError(
@@ -524,8 +539,10 @@ class Consumer(Closing, Generic[T_co]):
         self.acknowledge(message)
 
     async def give_up(self, message: Message[Any]) -> None:
-        """Send a message to the dead letter topic now; it is acknowledged when it is stored there,
-        and comes again if it cannot be.
+        """Send a message to the dead letter topic now.
+
+        The message is acknowledged when it is stored there, and delivered again if it cannot be
+        stored.
 
         Raises:
             NotSupportedError: the consumer has no dead letter policy.
@@ -538,14 +555,16 @@ class Consumer(Closing, Generic[T_co]):
         self._letters.put(self, [message])
 
     def untake(self, messages: Sequence[Message[Any]]) -> None:
-        """Give back messages that were taken last and not looked at, in their order: they are the
-        next ones. Those that the broker will send again by itself are left out."""
+        """Return to the queue messages that were taken last and not processed, in their order.
+
+        The next calls get them. Messages that the broker sends again by itself are left out.
+        """
         self._put_back([each for each in messages if self._queue.is_current(each)])
 
     # -- public: statistics
 
     def stats(self) -> ConsumerStats:
-        """What this consumer has done so far."""
+        """Return the statistics of this consumer since its start."""
         queue, acknowledger = self._queue, self._acknowledger
         return ConsumerStats(
             received_messages=queue.received_messages,
@@ -560,7 +579,7 @@ class Consumer(Closing, Generic[T_co]):
 
     @abstractmethod
     async def broker_stats(self) -> list[BrokerStats]:
-        """What the brokers say of this consumer, topic by topic.
+        """Return the brokers' statistics of this consumer, topic by topic.
 
         Raises:
             SdkError
@@ -569,10 +588,10 @@ class Consumer(Closing, Generic[T_co]):
     # -- public: position
 
     async def seek(self, message_id: MessageId) -> None:
-        """Move the subscription: the next message will be that one (or the next that exists).
+        """Move the subscription: the next message is `message_id`, or the next one that exists.
 
         Raises:
-            SdkError: not known to be carried out.
+            SdkError: the broker did not confirm it.
         """
         await self._attachment.seek(message_id)
         if not self._settings.durable:
@@ -582,14 +601,14 @@ class Consumer(Closing, Generic[T_co]):
         """Move the subscription to the first message published at or after a time.
 
         Raises:
-            SdkError: not known to be carried out.
+            SdkError: the broker did not confirm it.
         """
         await self._attachment.seek_to_time(publish_time_ms)
         if not self._settings.durable:
             self._start, self._start_inclusive = MessageId.EARLIEST, True
 
     async def last_message_id(self) -> MessageId:
-        """The last message of the topic; entry id -1 if there is none.
+        """Return the id of the topic's last message; entry id -1 if the topic has none.
 
         Raises:
             SdkError
@@ -598,37 +617,37 @@ class Consumer(Closing, Generic[T_co]):
 
     @abstractmethod
     async def last_ids(self) -> tuple[MessageId, MessageId | None]:
-        """The last message of the topic, and the subscription's mark-delete position if known."""
+        """Return the topic's last message, and the subscription's mark-delete position if known."""
 
     @abstractmethod
     async def last_message_ids(self) -> dict[str, MessageId]:
-        """The last message of each topic; entry id -1 where there is none.
+        """Return the last message of each topic; entry id -1 for a topic that has none.
 
         Raises:
             SdkError
         """
 
-    # -- public: the ends
+    # -- public: starting and closing
 
     async def start(self) -> None:
-        """Called once by the client."""
+        """Subscribe. The client calls this once."""
         await self._attachment.start()
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription, and close the consumer.
 
         Raises:
-            SdkError: the subscription is still there, for example because others are connected.
+            SdkError: the subscription still exists, for example because others are connected.
         """
         await self._attachment.unsubscribe(force=force)
         await self.close()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Send what acknowledgements wait (unless `flush` is false), tell the broker, and end."""
+        """Send waiting acknowledgements (unless `flush` is false), and leave the subscription."""
         if self._attachment.is_closing:
             return
         self._attachment.is_closing = True
-        # To its end, even if the caller is cancelled: nobody would do the rest, and wake who waits.
+        # Runs to its end even if the caller is cancelled: otherwise waiting calls would hang.
         await asyncio.shield(self._close(flush=flush))
 
     async def _close(self, *, flush: bool) -> None:
@@ -651,11 +670,11 @@ class Consumer(Closing, Generic[T_co]):
     # -- taking and waiting
 
     def _take(self) -> Message[Any] | None:
-        """The next message; wakes the next who waits if it is not the last."""
+        """Take the next message; wake the next waiting call if more messages are queued."""
         try:
             message = self._queue.take()
         except CorruptMessageError:
-            self._waiters.wake()  # what is behind it is for the next who waits
+            self._waiters.wake()  # the messages after it are for the next waiting call
             raise
         if message is None:
             self._attachment.check_usable()
@@ -674,8 +693,10 @@ class Consumer(Closing, Generic[T_co]):
             yield self._given([message])[0] if self._is_watched else message
 
     def _given(self, messages: list[Message[Any]]) -> list[Message[T_co]]:
-        """What the application gets of messages that were taken: only for consumers that are
-        watched by interceptors, or by a timeout for acknowledgements."""
+        """Start ack timeouts and call the interceptors; return the messages for the application.
+
+        Called only for consumers that have interceptors or an ack timeout.
+        """
         self._acknowledger.track(messages)
         if not self._interceptors:
             return messages
@@ -684,24 +705,24 @@ class Consumer(Closing, Generic[T_co]):
         return given
 
     def _put_back(self, messages: list[Message[Any]]) -> None:
-        """A call that took messages ends without them: they are for the next one."""
+        """Return to the queue the messages of a call that ends without them."""
         if messages:
             self._queue.put_back(messages)
             self._waiters.wake()
 
     @abstractmethod
     async def _take_readable(self) -> Message[Any] | None:
-        """`_take`, with the definition of the message's schema version got first.
+        """Take the next message, after getting the definition of its schema version.
 
-        It is asked for before the message is taken: a call that is cancelled has taken nothing.
+        The definition is requested before the message is taken: a cancelled call has taken nothing.
         """
 
     @abstractmethod
     def _take_more(self, result: list[Message[Any]], messages_max: int) -> None:
-        """Append what lies here, up to a message whose schema version has to be asked for."""
+        """Append queued messages, up to the first whose schema version has to be requested."""
 
     async def _wait_message(self) -> None:
-        """Wait until there may be something to take; who takes checks again."""
+        """Wait until there may be something to take; the caller checks again."""
         self._attachment.check_usable()
         await self._waiters.wait()
         self._attachment.check_usable()
@@ -714,7 +735,7 @@ class Consumer(Closing, Generic[T_co]):
             try:
                 message = self._take() if self._schema is None else await self._take_readable()
             except BaseException:
-                self._waiters.wake()  # the message, or what is behind it, is for the next
+                self._waiters.wake()  # the message, or those after it, are for the next caller
                 raise
         return message
 

@@ -1,7 +1,7 @@
-"""A consumer at its broker: SUBSCRIBE, SEEK, UNSUBSCRIBE and the like, over reconnects.
+"""A consumer's session with its broker: SUBSCRIBE, SEEK, UNSUBSCRIBE and the like, over reconnects.
 
-After a reconnect the broker sends again what was not acknowledged, so the receiver queue is dropped
-with every attachment. A reader goes on behind the last message that was taken.
+After a reconnect the broker sends unacknowledged messages again, so the receiver queue is dropped
+with every attachment. A reader continues after the last message that was taken.
 """
 
 import asyncio
@@ -45,17 +45,17 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 
 class AttachedConsumer(ConsumerListener, Protocol):
-    """What the attachment asks of its consumer."""
+    """Callbacks from the attachment to its consumer."""
 
     def on_attachment_failed(self) -> None:
-        """The session is over: those who wait must hear of it."""
+        """Handle the end of the session: wake the waiting calls."""
 
     def on_moved(self) -> None:
-        """A broker that does not close consumers for it has moved the subscription."""
+        """Handle a moved subscription, on a broker that does not close consumers for it."""
 
 
 class ConsumerAttachment:
-    """Where one consumer is attached, and what it asks of the broker there."""
+    """The attachment of one consumer to its broker, and its requests there."""
 
     def __init__(
         self,
@@ -72,9 +72,12 @@ class ConsumerAttachment:
         start: MessageId | None,
         schema: SchemaInfo | None = None,
     ) -> None:
-        """`start` is for readers: where a subscription that is not durable begins."""
+        """Take the consumer's parts.
+
+        `start` is for readers: the position where a non-durable subscription begins.
+        """
         self.connection: Connection | None = None
-        """The connection, while the broker knows of us."""
+        """The connection while the consumer is attached; None otherwise."""
         self.is_closing = False
         self._consumer = consumer
         self._topic = str(topic)
@@ -104,43 +107,49 @@ class ConsumerAttachment:
 
     @property
     def begins_at(self) -> MessageId | None:
-        """Where a reader attaches again if it has read nothing."""
+        """Position where a reader attaches again if it has read nothing."""
         return self._start
 
     def grant(self, messages: int) -> bool:
-        """Let the broker send so many more; false if we are not attached."""
+        """Permit the broker to send so many more messages; return false if the consumer is not
+        attached."""
         if self.connection is None:
             return False
         self.connection.write((encode_flow(self._id, messages),))
         return True
 
     def check_usable(self) -> None:
-        """Raises: SdkError: the session is over; AlreadyClosedError: by our own will."""
+        """Check that the consumer can be used.
+
+        Raises:
+            SdkError: the session is over.
+            AlreadyClosedError: the consumer was closed.
+        """
         failure = self._session.failure
         if failure is not None:
             raise failure
         if self.is_closing:
             raise AlreadyClosedError(f"the consumer of {self._subscription} is closed")
 
-    # -- coming and going
+    # -- attaching and detaching
 
     async def start(self) -> None:
         """Attach for the first time.
 
         Raises:
-            SdkError: the reason why it could not.
+            SdkError: the reason why the consumer could not attach.
         """
         await self._session.start()
 
     async def close(self) -> None:
-        """Tell the broker, and end the session."""
+        """Close the consumer at the broker, and end the session."""
         try:
             await self._detach()
         finally:
             await self._session.close()
 
     def lose(self, connection: Connection) -> None:
-        """The broker closed the consumer, or the connection broke."""
+        """Handle a consumer closed by the broker, or a broken connection."""
         if connection is self.connection:
             self.connection = None
         self._session.lose(connection)
@@ -157,23 +166,25 @@ class ConsumerAttachment:
             connection.consumers.pop(self._id, None)
             raise
         except BaseException:
-            # The broker may have made it all the same: it must not keep the subscription taken.
+            # The broker may have made the consumer all the same: it must not keep the subscription
+            # taken.
             connection.consumers.pop(self._id, None)
             connection.send(self._close_command(connection.next_request_id()))
             raise
-        # The broker may have dropped us in the very read that brought the answer.
+        # The broker may have closed the consumer in the very read that brought the answer.
         if connection.consumers.get(self._id) is not self._consumer:
             return
         if queue.is_held:
             self._acknowledger.forget()  # a seek is under way
         else:
-            # Others may have moved the subscription: nothing holds that was known of its place.
+            # Another client may have moved the subscription: what was known of its position is
+            # void.
             self._acknowledger.end_deliveries()
             if not self._is_reader:
                 queue.skip = queue.taken = None
-        self._begin_behind_taken()  # more may have been taken of what lay here
+        self._begin_behind_taken()  # more queued messages may have been taken meanwhile
         if self._is_reader and asked and self._start and self._start < asked:
-            # Or put back, of what the broker would not send any more.
+            # Or messages were put back that the broker would not send any more.
             connection.send(self._close_command(connection.next_request_id()))
             await self._attach(connection)
             return
@@ -181,14 +192,14 @@ class ConsumerAttachment:
         self.connection = connection
         last = queue.last_taken
         if self._is_reader and last is not None and last.entry_id >= 0:
-            # Its new place begins with that message: its broker is to know that nothing is left.
+            # The new position begins with that message: tell the broker that it is read.
             self._acknowledger.tell_read(last)
-        # Before the credit: what was acknowledged need not come again.
+        # Before the permits: acknowledged messages must not be delivered again.
         self._acknowledger.flush()
         queue.begin()
 
     def _begin_behind_taken(self) -> None:
-        """A reader goes on where the application is; a subscription knows that by itself."""
+        """Let a reader start after the last message taken; durable subscriptions need no start."""
         last = self._queue.last_taken
         if self._is_reader and last is not None:
             self._start, self._queue.skip = last, (last, False)
@@ -255,19 +266,19 @@ class ConsumerAttachment:
     # -- requests
 
     async def seek(self, message_id: MessageId) -> None:
-        """Move the subscription to a message, of one in chunks to its first chunk.
+        """Move the subscription to a message; to the first chunk of a chunked message.
 
         Raises:
-            SdkError: not known to be carried out.
+            SdkError: the broker did not confirm it.
         """
         message_id = message_id.first_chunk or message_id
         given = message_id.to_data()
         data = MessageIdData(ledgerId=given.ledgerId, entryId=given.entryId)
         index, size = message_id.batch_index, message_id.batch_size
         if 0 < index < size:
-            # Brokers without batch index acks take no notice and move to the start of the entry.
+            # Brokers without batch index acks ignore the words, and move to the start of the entry.
             data.ack_set.extend(words_from_mask((1 << size) - (1 << index)))
-        # What stands before in the batch is left out here, too.
+        # Earlier messages of the batch are skipped here, too.
         skip = (message_id, True) if index > 0 else None
         command = CommandSeek(consumer_id=self._id, request_id=0, message_id=data)
         await self._seek(command, message_id, skip)
@@ -275,7 +286,11 @@ class ConsumerAttachment:
             await self.settle_start()
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
-        """Move the subscription to a time. Raises: SdkError: not known to be carried out."""
+        """Move the subscription to a publish time.
+
+        Raises:
+            SdkError: the broker did not confirm it.
+        """
         command = CommandSeek(
             consumer_id=self._id, request_id=0, message_publish_time=publish_time_ms
         )
@@ -283,10 +298,10 @@ class ConsumerAttachment:
         await self.settle_start()
 
     async def settle_start(self) -> None:
-        """Ask the broker where a reader stands whose start has no id, such as LATEST or a time.
+        """Get the position of a reader whose start has no id, such as LATEST or a time.
 
-        From there it goes on after a reconnect: by then LATEST would be behind what came meanwhile.
-        If the broker cannot be asked, the start stays what it was.
+        The reader starts there after a reconnect: by then LATEST would skip the messages stored
+        meanwhile. If the broker cannot be asked, the start stays as it is.
         """
         if not self._is_reader:
             return
@@ -299,7 +314,7 @@ class ConsumerAttachment:
         if mark_delete is not None:
             self._start, self._queue.skip = mark_delete, (mark_delete, False)
         elif last.entry_id < 0:
-            self._start = MessageId.EARLIEST  # all that the topic will have is behind the reader
+            self._start = MessageId.EARLIEST  # the reader is before all messages to come
 
     async def _seek(
         self, command: CommandSeek, start: MessageId | None, skip: tuple[MessageId, bool] | None
@@ -312,7 +327,7 @@ class ConsumerAttachment:
         self._session.expect_loss()
         queue.hold()
         old = (self._start, queue.skip)
-        # The broker closes the consumer, and we attach again, before it answers.
+        # The broker closes the consumer, which attaches again, before the broker answers.
         self._start, queue.skip = start, skip
         try:
             await connection.request(
@@ -325,8 +340,8 @@ class ConsumerAttachment:
                 self._consumer.on_messages([])
             raise
         if self.connection is connection and self._session.attachments == attachments:
-            # This broker did not close the consumer. What is on its way may be of the old position:
-            # a fresh subscription is the only clean cut, but would be the end of a reader's.
+            # This broker did not close the consumer. Messages in flight may be of the old position.
+            # A fresh subscription is the only clean cut, but would delete a reader's.
             self._consumer.on_moved()
             if self._is_reader:
                 self._acknowledger.forget()
@@ -339,7 +354,7 @@ class ConsumerAttachment:
         await self._wait_attached(attachments)
 
     async def last_ids(self) -> tuple[MessageId, MessageId | None]:
-        """The last message of the topic, and the subscription's mark-delete position if known.
+        """Return the topic's last message, and the subscription's mark-delete position if known.
 
         Raises:
             SdkError
@@ -362,7 +377,7 @@ class ConsumerAttachment:
         return MessageId.from_data(response.last_message_id), mark_delete
 
     async def stats(self) -> CommandConsumerStatsResponse:
-        """What the broker says of this consumer.
+        """Return the broker's statistics of this consumer.
 
         Raises:
             SdkError
@@ -382,10 +397,10 @@ class ConsumerAttachment:
         return answer
 
     async def unsubscribe(self, *, force: bool) -> None:
-        """Delete the subscription, which ends the attachment too.
+        """Delete the subscription, which also ends the attachment.
 
         Raises:
-            SdkError: the subscription is still there.
+            SdkError: the subscription still exists.
         """
         connection = await self._wait_connection()
         self._acknowledger.flush()
@@ -405,14 +420,18 @@ class ConsumerAttachment:
     # -- the connection
 
     def require_connection(self) -> Connection:
-        """The connection. Raises: SdkError: there is none now, or there will be none again."""
+        """Return the connection.
+
+        Raises:
+            SdkError: the consumer is not connected now, or closed for good.
+        """
         self.check_usable()
         if self.connection is None:
             raise self._not_connected()
         return self.connection
 
     async def _wait_connection(self) -> Connection:
-        """The connection; waits while we are between two.
+        """Return the connection; wait for it during a reconnect.
 
         Raises:
             SdkError: the consumer is closed, or the broker was not back in time.

@@ -1,4 +1,4 @@
-"""What a client's producers, consumers and readers share."""
+"""State shared by the producers, consumers and readers of a client."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -22,24 +22,24 @@ class Closable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """Passed to everything that a client makes."""
+    """Services of a client, passed to everything that it makes."""
 
     settings: ClientSettings
     find: Callable[[TopicName], Awaitable[Connection]]
-    """The connection to the broker that serves a topic."""
+    """Returns a connection to the broker that serves a topic."""
     find_any: Callable[[], Awaitable[Connection]]
-    """A connection to any broker."""
+    """Returns a connection to any broker."""
     memory: MemoryLimit | None
-    """What all producers together may have under way; None: no limit."""
+    """Limit on the pending bytes of all producers together; None: no limit."""
     lookup: Lookup
-    """For what is asked of any broker."""
+    """Lookups that any broker answers."""
     remember_plain: Callable[[TopicName], None]
-    """The topic was found to have no partitions."""
+    """Records that a topic has no partitions."""
     next_consumer_id: Callable[[], int]
-    """Unique within the client."""
+    """Returns a consumer id that is unique within the client."""
     client: CopyClient
-    """The client itself: for copies of messages in other topics."""
+    """The client itself, for copies of messages in other topics."""
     clock: Clock
     random: random.Random
     forget: Callable[[Closable], None]
-    """Called by a producer or consumer that was closed."""
+    """Called by a producer or consumer after it was closed."""

@@ -1,12 +1,14 @@
-"""End-to-end encryption of messages: the same as that of the official clients.
+"""End-to-end encryption of messages, compatible with the official clients.
 
-A producer makes a data key (AES, 256 bits), encrypts payloads with it (GCM: 12 bytes of IV in
-`encryption_param`, a tag of 16 bytes behind the body), and puts the data key into each message's
-metadata, encrypted with the public key of each name it writes for. Whoever has one of the private
-keys can read. RSA keys: OAEP with SHA-1. Elliptic curve keys: what the Java client has of
-BouncyCastle, `ECIES` with `IESParameterSpec(null, null, 128)`: KDF2 and HMAC with SHA-1, the key
-stream XORed, the length of the (missing) encoding vector in 8 bytes. Brokers see nothing of it but
-that it is there.
+A producer makes a data key (AES, 256 bits) and encrypts payloads with it (GCM: 12 bytes of IV in
+`encryption_param`, a tag of 16 bytes after the body). It puts the data key into each message's
+metadata, encrypted with the public key of each name it writes for. The owner of any of the private
+keys can read the messages.
+
+RSA keys use OAEP with SHA-1. Elliptic curve keys use what the Java client has of BouncyCastle,
+`ECIES` with `IESParameterSpec(null, null, 128)`: KDF2 and HMAC with SHA-1, the key stream XORed,
+the length of the (missing) encoding vector in 8 bytes. Brokers see only that a message is
+encrypted.
 
 A batch is encrypted as a whole, after compression; of a chunked message each chunk by itself.
 """
@@ -46,36 +48,36 @@ DATA_KEY_BYTES = 32
 IV_BYTES = 12
 TAG_BYTES = 16
 DATA_KEYS_MAX = 1_000
-"""Decrypted data keys that a consumer remembers: a private key operation costs about 1 ms."""
+"""Decrypted data keys that a consumer caches: a private key operation costs about 1 ms."""
 
 RandomBytes = Callable[[int], bytes]
-"""Unpredictable bytes, as many as asked for."""
+"""Returns as many unpredictable bytes as asked for."""
 
 
 class CryptoFailureAction(Enum):
-    """What a consumer does with a message that it cannot decrypt."""
+    """How a consumer handles a message that it cannot decrypt."""
 
     FAIL = "fail"
     """`receive` raises; the message stays unacknowledged."""
     DISCARD = "discard"
-    """The consumer acknowledges the message and passes over it."""
+    """The consumer acknowledges the message and skips it."""
     CONSUME = "consume"
-    """The consumer delivers the message encrypted; see `Message.is_encrypted`."""
+    """The consumer delivers the message still encrypted; see `Message.is_encrypted`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncryptionKey:
-    """A key in PEM, and what the key reader wants to find again with a message."""
+    """A key in PEM, and metadata that the key reader gets back with each message."""
 
     pem: bytes = field(repr=False)
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 class KeyReader(Protocol):
-    """Where keys come from. Called on the event loop: it should not take long."""
+    """Source of keys. Called on the event loop: it must not take long."""
 
     def public_key(self, name: str, metadata: Mapping[str, str]) -> EncryptionKey:
-        """For producers: the public key of this name.
+        """Return the public key of a name, for producers.
 
         Raises:
             CryptoKeyError: there is none.
@@ -83,7 +85,7 @@ class KeyReader(Protocol):
         ...
 
     def private_key(self, name: str, metadata: Mapping[str, str]) -> EncryptionKey:
-        """For consumers: the private key of this name; `metadata` is that of the message.
+        """Return the private key of a name, for consumers; `metadata` is that of the message.
 
         Raises:
             CryptoKeyError: there is none.
@@ -93,7 +95,8 @@ class KeyReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileKeyReader:
-    """Keys in PEM files; `{name}` in a path stands for the key's name. An empty path: none."""
+    """Keys in PEM files. `{name}` in a path is replaced by the key's name; an empty path means no
+    keys."""
 
     public_path: str = ""
     private_path: str = ""
@@ -107,7 +110,7 @@ class FileKeyReader:
     def _read(self, path: str, name: str, kind: str) -> EncryptionKey:
         if not path:
             raise CryptoKeyError(f"key {name}: no path for {kind} keys was given")
-        # The name may come out of a message: it must not lead to another folder.
+        # The name may come from a message: it must not lead to another folder.
         if "{name}" in path and (not name or "/" in name or "\\" in name or name in (".", "..")):
             raise CryptoKeyError(f"key {name!r}: the name cannot be part of a path")
         try:
@@ -117,7 +120,7 @@ class FileKeyReader:
 
 
 class MessageEncryptor:
-    """The data key of one producer, made anew every `rotation_s` seconds."""
+    """The data key of one producer, replaced every `rotation_s` seconds."""
 
     def __init__(
         self,
@@ -128,17 +131,21 @@ class MessageEncryptor:
         rotation_s: float,
         random: RandomBytes = secure_random,
     ) -> None:
-        """Raises: CryptoKeyError: a public key is missing or cannot be used."""
+        """Make the first data key.
+
+        Raises:
+            CryptoKeyError: a public key is missing or cannot be used.
+        """
         assert names
         self._names, self._reader = tuple(names), reader
         self._clock, self._random, self._rotation_s = clock, random, rotation_s
         self._rotate()
 
     def encrypt(self, body: bytes) -> tuple[bytes, MessageMetadata]:
-        """The encrypted body, and the fields that its metadata need.
+        """Return the encrypted body, and the fields that its metadata needs.
 
         Raises:
-            CryptoKeyError: the data key is old, and a public key can no longer be had.
+            CryptoKeyError: the data key is due for replacement, and a public key is not available.
         """
         if self._clock.monotonic_s() - self._made_at_s >= self._rotation_s:
             self._rotate()
@@ -161,22 +168,22 @@ class MessageEncryptor:
         self._keys, self._cipher = keys, AESGCM(data_key)
         fields = MessageMetadata(encryption_keys=keys, encryption_param=bytes(IV_BYTES))
         self.fields_bytes_max = len(fields.SerializePartialToString()) + TAG_BYTES
-        """What encryption adds to a message."""
+        """Most bytes that encryption adds to a message."""
         self._made_at_s = self._clock.monotonic_s()
 
 
 class MessageDecryptor:
-    """Opens messages with the private keys of a key reader."""
+    """Decrypts messages with the private keys of a key reader."""
 
     def __init__(self, reader: KeyReader) -> None:
         self._reader = reader
         self._ciphers: OrderedDict[tuple[str, bytes], AESGCM] = OrderedDict()
 
     def decrypt(self, body: bytes, metadata: MessageMetadata) -> bytes:
-        """The body before its encryption: still compressed, perhaps a batch.
+        """Return the decrypted body, which is still compressed, and may be a batch.
 
         Raises:
-            DecryptionError: no private key fits, or the body is not what was encrypted.
+            DecryptionError: no private key fits, or the body was changed after its encryption.
         """
         iv = metadata.encryption_param
         if len(iv) != IV_BYTES or len(body) < TAG_BYTES:
@@ -213,11 +220,11 @@ class MessageDecryptor:
 # -- the data key, encrypted for a key pair
 
 _OAEP = padding.OAEP(mgf=padding.MGF1(SHA1()), algorithm=SHA1(), label=None)
-"""SHA-1, because the official clients use it; as a mask it is not at risk by its collisions."""
+"""SHA-1, because the official clients use it. Its collisions do no harm in a mask."""
 _MAC_BYTES = 20
 _MAC_KEY_BYTES = 16
 _NO_ENCODING = bytes(8)
-"""The length of the encoding vector, in bits: there is none. (4 bytes are `OldECIES`.)"""
+"""Length of the absent encoding vector, in bits. (With 4 bytes it would be `OldECIES`.)"""
 
 
 def _encrypt_data_key(name: str, pem: bytes, data_key: bytes) -> bytes:
@@ -254,13 +261,14 @@ def _decrypt_data_key(name: str, pem: bytes, value: bytes) -> bytes:
 
 
 def _without_parameters(pem: bytes) -> bytes:
-    """OpenSSL writes the parameters of a curve before the key: the key says them too."""
+    """Drop the curve parameters that OpenSSL writes before a key: the key itself names them."""
     end = b"-----END EC PARAMETERS-----"
     return pem.partition(end)[2] if end in pem else pem
 
 
 def _ecies_encrypt(public: ec.EllipticCurvePublicKey, data: bytes) -> bytes:
-    """The point of a key made for this once (uncompressed), the data under a key stream, a MAC."""
+    """Return the uncompressed point of a one-time key, the data XORed with a key stream, and a
+    MAC."""
     once = ec.generate_private_key(public.curve)
     point = once.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     secret = once.exchange(ec.ECDH(), public)
@@ -286,7 +294,7 @@ def _ecies_decrypt(private: ec.EllipticCurvePrivateKey, value: bytes) -> bytes:
 
 
 def _ecies_keys(point: bytes, secret: bytes, data_bytes: int) -> tuple[bytes, bytes]:
-    """KDF2 (ISO 18033-2) with SHA-1: the key of the MAC, then the key stream."""
+    """Derive the MAC key and the key stream, by KDF2 (ISO 18033-2) with SHA-1."""
     wanted = _MAC_KEY_BYTES + data_bytes
     out = b""
     for counter in range(1, wanted // 20 + 2):

@@ -1,4 +1,4 @@
-"""Errors of the client: the wire's tree (`magnetar.sdk.wire.errors`), and what only a client meets.
+"""Errors of the client: the tree of `magnetar.sdk.wire.errors`, and what only a client raises.
 
 SdkError                          root; `retryable`: may the same call succeed later
 ├── WireError, ServiceError, MissingPackageError  see `magnetar.sdk.wire.errors`
@@ -23,11 +23,11 @@ SdkError                          root; `retryable`: may the same call succeed l
     │   └── DecryptionError       a message that none of the keys decrypts
     ├── LayoutError               a layout, or an assignment of segments, that cannot be used
     ├── CheckpointError           bytes that are no checkpoint
-    ├── UnknownTopicError         a message id without the topic that it is of
+    ├── UnknownTopicError         a message id that does not identify its topic
     ├── TooSlowError              a reader of a table view fell behind too far
     ├── NotSupportedError         not supported by this client, or not here
     ├── TransactionEndedError     the transaction has ended, or can only be aborted
-    ├── ForkedError               a client that was made before a fork, in the child
+    ├── ForkedError               use of a parent's client after a fork
     └── AlreadyClosedError        the client, producer, consumer or reader is closed
 """
 
@@ -77,7 +77,7 @@ __all__ = [
 
 
 class ClientError(SdkError):
-    """Root of the errors that the client finds itself; the others come from the broker."""
+    """Root of the errors that the client itself finds; the others come from the broker."""
 
 
 class InvalidUrlError(ClientError):
@@ -117,7 +117,7 @@ class SendTimeoutError(ClientError):
 
 
 class MessageTooLargeError(ClientError):
-    """The message, as it would travel, is larger than the broker accepts."""
+    """The message, after compression and encryption, is larger than the broker accepts."""
 
 
 class PendingLimitError(ClientError):
@@ -127,9 +127,9 @@ class PendingLimitError(ClientError):
 
 
 class CorruptMessageError(ClientError):
-    """A message arrived that cannot be read: wrong checksum, bad compression, broken batch.
+    """A received message cannot be read: wrong checksum, bad compression, broken batch.
 
-    It is not acknowledged: whether to skip it is for the application to decide.
+    The message is not acknowledged: the application decides whether to skip it.
     """
 
     def __init__(self, message_id: MessageId, reason: str) -> None:
@@ -138,19 +138,19 @@ class CorruptMessageError(ClientError):
 
 
 class EncryptedMessageError(CorruptMessageError):
-    """A message arrived that none of the keys decrypts; it is not acknowledged."""
+    """None of the keys decrypts a received message; the message is not acknowledged."""
 
 
 class SchemaError(ClientError):
-    """Something about schemas; the broker's own refusal is `IncompatibleSchemaError`."""
+    """Root of schema errors; the broker's own refusal is `IncompatibleSchemaError`."""
 
 
 class SchemaDefinitionError(SchemaError):
-    """A class or a definition that cannot be a schema here."""
+    """A class or definition cannot be a schema here."""
 
 
 class SchemaValueError(SchemaError):
-    """A value, or a received payload, that does not fit its schema."""
+    """A value, or a received payload, does not fit its schema."""
 
 
 class SchemaVersionError(SchemaError):
@@ -158,11 +158,11 @@ class SchemaVersionError(SchemaError):
 
 
 class CryptoError(ClientError):
-    """Something about the encryption of messages."""
+    """Root of the errors in message encryption."""
 
 
 class CryptoKeyError(CryptoError):
-    """A key that the key reader does not have, or that cannot be used."""
+    """The key reader does not have a key, or the key cannot be used."""
 
 
 class DecryptionError(CryptoError):
@@ -174,19 +174,19 @@ class LayoutError(ClientError):
 
 
 class CheckpointError(ClientError):
-    """The bytes are no checkpoint of a topic, or of a version that this client does not know."""
+    """The bytes are no checkpoint of a topic, or have a version that this client does not know."""
 
 
 class UnknownTopicError(ClientError):
-    """A consumer of several topics cannot tell the topic of a message id: give the message."""
+    """A consumer of several topics cannot tell the topic of a message id: pass the message."""
 
 
 class TooSlowError(ClientError):
-    """A reader of a table view's changes fell behind by more than `changes_max`."""
+    """The reader of a table view's changes fell behind by more than `changes_max`."""
 
 
 class NotSupportedError(ClientError):
-    """The client does not support this, or not here."""
+    """The client does not support the call, or not with these settings or topics."""
 
 
 class TransactionEndedError(ClientError):

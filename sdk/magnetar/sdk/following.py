@@ -1,8 +1,8 @@
-"""Looking again: which topics fit a pattern, how many partitions there are.
+"""Refreshes what a client follows: the topics that match a pattern, or the number of partitions.
 
-A follower looks after news and from time to time. A look that fails is told in the log and done
-again after a pause or news, whatever it met; pauses grow up to the time between two looks. Who
-follows would otherwise go on with the topics of yesterday, and nobody would know.
+A follower looks when it is notified of a change, and periodically. Any failure of a look is logged,
+and the look is repeated after a pause or a notification. Pauses grow up to the interval between two
+looks. Otherwise a client would silently keep using an outdated list of topics.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _log = logging.getLogger("magnetar.sdk")
 
 
 class Follower:
-    """See the module's text. `start` makes its task, `close` ends it."""
+    """Repeats a look in a task of its own: `start` makes the task, `close` ends it."""
 
     def __init__(
         self,
@@ -28,7 +28,10 @@ class Follower:
         random: Random,
         name: str,
     ) -> None:
-        """`look` makes what is used what there is. `name` says in the log what is followed."""
+        """Take the look and its intervals.
+
+        `look` brings what the client uses up to date. `name` tells in log lines what is followed.
+        """
         self._look = look
         self._interval_s = interval_s
         self._pause_min_s = min(pause_min_s, interval_s)
@@ -41,7 +44,7 @@ class Follower:
         self._task = asyncio.create_task(self._run(), name=f"magnetar {self._name}")
 
     def look_soon(self) -> None:
-        """There are news."""
+        """Look soon, because something has changed."""
         self._news.set()
 
     async def close(self) -> None:
@@ -57,8 +60,8 @@ class Follower:
                 self._backoff.reset()
                 await self._wait_news(self._interval_s)
             else:
-                # News end a pause, lest one topic that cannot be had hides others. The least pause
-                # they do not end: what fails may itself make news.
+                # A notification ends a pause, so that one failing topic does not hide others. It
+                # does not end the shortest pause: the failing look may itself cause notifications.
                 await asyncio.sleep(self._pause_min_s)
                 await self._wait_news(self._backoff.next_s())
 
@@ -67,7 +70,7 @@ class Follower:
             async with asyncio.timeout(most_s):
                 await self._news.wait()
         except TimeoutError:
-            pass  # time to look anyway
+            pass  # time for the periodic look
 
     async def _looked(self) -> bool:
         self._news.clear()

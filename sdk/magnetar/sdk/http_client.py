@@ -1,8 +1,8 @@
-"""Requests over HTTP to brokers and to token issuers. Blocking, by urllib3.
+"""HTTP requests to brokers and to token issuers. Blocking, by urllib3.
 
-Callers differ in what an answer means and in whom they ask next. They share how a request is sent:
-bounded in time and size, and never redirected behind the caller's back, since a redirect may lead
-credentials away from TLS.
+Callers differ in how they read an answer and which server they ask next. They share how a request
+is sent: bounded in time and size, and never redirected without the caller's knowledge, since a
+redirect may lead credentials away from TLS.
 """
 
 import ssl
@@ -17,11 +17,11 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from magnetar.sdk.errors import SdkError
 
 _SERVERS_MAX = 100
-"""Servers to which a connection is kept; the one used least recently is closed."""
+"""Servers to which a connection is kept open; the least recently used one is closed."""
 
 
 class HttpAnswer(NamedTuple):
-    """An answer. Names of headers are in lower case."""
+    """An HTTP response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -29,7 +29,7 @@ class HttpAnswer(NamedTuple):
 
 
 class NotConnectedError(SdkError):
-    """The server accepts no connection; it has not seen the request."""
+    """The server accepts no connection, so it has not seen the request."""
 
 
 class NoAnswerError(SdkError):
@@ -37,11 +37,11 @@ class NoAnswerError(SdkError):
 
 
 class AnswerTooLargeError(SdkError):
-    """The answer has more bytes than the caller takes."""
+    """The answer is larger than the caller allows."""
 
 
 class HttpClient:
-    """Sends requests, one at a time, and keeps a connection to each server. For one thread."""
+    """Sends requests, one at a time, and keeps a connection open to each server. For one thread."""
 
     def __init__(
         self,
@@ -49,13 +49,15 @@ class HttpClient:
         *,
         uses_proxies: bool = False,
     ) -> None:
-        """`tls` makes the context of https, at its first use. `uses_proxies`: go through those that
-        the environment names (`https_proxy`, `no_proxy`). Brokers are never behind one.
+        """Start without connections.
+
+        `tls` makes the TLS context for https, at its first use. `uses_proxies`: use the proxies
+        that the environment names (`https_proxy`, `no_proxy`). Brokers are never behind one.
         """
         self._tls = tls
         self._uses_proxies = uses_proxies
         self._pools: dict[tuple[bool, str], urllib3.PoolManager] = {}
-        """By whether it is for https, and by proxy ("": none)."""
+        """Pools by whether they are for https, and by proxy ("" for none)."""
 
     def ask(
         self,
@@ -72,9 +74,9 @@ class HttpClient:
         `timeout_s` bounds connecting, and each wait for bytes.
 
         Raises:
-            NotConnectedError: nothing was sent; another server may be asked.
-            NoAnswerError: the server may have done what was asked.
-            AnswerTooLargeError: of more than `answer_bytes_max` bytes.
+            NotConnectedError: nothing was sent; the caller may ask another server.
+            NoAnswerError: the server may have carried out the request.
+            AnswerTooLargeError: the answer has more than `answer_bytes_max` bytes.
         """
         try:
             response = self._pool(url).request(
@@ -100,7 +102,7 @@ class HttpClient:
         return HttpAnswer(response.status, found, data)
 
     def close(self) -> None:
-        """Close the connections that are kept. A later request opens new ones."""
+        """Close the open connections. A later request opens new ones."""
         for pool in self._pools.values():
             pool.clear()
 
@@ -125,7 +127,7 @@ class HttpClient:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what the operating system said, where it said anything, without urllib3's classes."""
+    """Return the operating system's error text, if there is one, without urllib3's classes."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and (cause.strerror or str(cause)):

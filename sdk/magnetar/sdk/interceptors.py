@@ -1,13 +1,12 @@
 """Interceptors: an application's own code around each message that is sent or received.
 
-Producers call them before a message is sent and when its outcome is known; consumers for every
-message that they deliver, acknowledge, or give back. They are called on the event loop, in the
-order of the settings, and must not block.
+Producers call them before a message is sent and when its outcome is known. Consumers call them for
+every message that they deliver, acknowledge, or return for redelivery. Calls run on the event loop,
+in the order of the settings, and must not block.
 
-Any `Exception` may come out of them, and no message shall be lost for it. It is caught at one place
-(`InterceptorChain`) and logged as a warning with the interceptor's name, the call and the stack,
-and the next one is called. What is no `Exception` (a cancellation, a keyboard interrupt) goes
-through.
+An interceptor may raise any `Exception`, and no message may be lost for it. `InterceptorChain`
+catches it, logs a warning with the interceptor's name, the call and the stack, and calls the next
+one. Whatever is no `Exception` (a cancellation, a keyboard interrupt) propagates.
 """
 
 import logging
@@ -40,7 +39,8 @@ class InterceptorChain(Generic[I]):
         return bool(self._interceptors)
 
     def pass_through(self, call: str, message: M, through: Callable[[I, M], M]) -> M:
-        """What becomes of a message that goes through all of them; what is none is left out."""
+        """Pass a message through all interceptors and return the result. Results that are no
+        message are ignored."""
         kind = type(message)
         for each in self._interceptors:
             try:
@@ -55,7 +55,7 @@ class InterceptorChain(Generic[I]):
         return message
 
     def tell(self, call: str, one: Callable[[I], None]) -> None:
-        """Tell all of them something."""
+        """Call `one` with each interceptor."""
         for each in self._interceptors:
             try:
                 one(each)
@@ -76,11 +76,11 @@ class InterceptorChain(Generic[I]):
 
 
 class ProducerInterceptor(Protocol):
-    """Called on the event loop, in the order of the settings; what it raises is logged and passed
-    over, because no message shall be lost for it."""
+    """Interceptor of a producer, called on the event loop, in the order of the settings. An
+    exception that it raises is logged and ignored, so that no message is lost for it."""
 
     def before_send(self, topic: str, message: OutgoingMessage) -> OutgoingMessage:
-        """Look at a message, and give it back, or another one (`dataclasses.replace`)."""
+        """Return the message to send: this one, or a changed copy (`dataclasses.replace`)."""
         ...
 
     def on_sent(
@@ -90,7 +90,7 @@ class ProducerInterceptor(Protocol):
         message_id: MessageId | None,
         error: SdkError | None,
     ) -> None:
-        """The message is stored under this id, or not known to be."""
+        """Handle the outcome of a send: the id of the stored message, or the error."""
         ...
 
 
@@ -115,27 +115,28 @@ class ProducerInterceptors:
 
 
 class ConsumerInterceptor:
-    """Override what is wanted."""
+    """Interceptor of a consumer. Override the methods that are needed."""
 
     def before_consume(self, message: "Message") -> "Message":
-        """A message on its way to the application, which gets what is returned."""
+        """Return the message that the application gets: this one or another."""
         return message
 
     def on_acknowledge(self, topic: str, message_id: MessageId) -> None:
-        """The application acknowledged a message, or an entry (`batch_index` -1)."""
+        """Handle the acknowledgement of a message, or of an entry (`batch_index` -1)."""
 
     def on_acknowledge_cumulative(self, topic: str, message_id: MessageId) -> None:
-        """The application acknowledged everything up to a message."""
+        """Handle the acknowledgement of everything up to a message."""
 
     def on_negative_acknowledge(self, topic: str, message_id: MessageId) -> None:
-        """The application wants a message again."""
+        """Handle a negative acknowledgement: the message will be delivered again."""
 
     def on_ack_timeout(self, topic: str, message_id: MessageId) -> None:
-        """Nobody acknowledged an entry in time: it is asked for again."""
+        """Handle an ack timeout: an entry was not acknowledged in time and will be delivered
+        again."""
 
 
 class Interceptors:
-    """All of one consumer, in their order."""
+    """The interceptors of one consumer, in their order."""
 
     def __init__(self, topic: str, interceptors: tuple[ConsumerInterceptor, ...]) -> None:
         self._topic = topic
@@ -145,13 +146,13 @@ class Interceptors:
         return bool(self._chain)
 
     def before_consume(self, message: "Message") -> "Message":
-        """The message that the application gets."""
+        """Return the message that the application gets."""
         return self._chain.pass_through(
             "before_consume", message, lambda each, received: each.before_consume(received)
         )
 
     def tell(self, event: str, ids: Iterable[MessageId]) -> None:
-        """Call the method `event` of all of them for each id."""
+        """Call the method `event` of all interceptors for each id."""
         for message_id in ids:
             self._chain.tell(event, partial(self._call, event, message_id))
 

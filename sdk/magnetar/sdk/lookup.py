@@ -1,4 +1,4 @@
-"""Finding the broker that serves a topic."""
+"""Lookup: finds the broker that serves a topic."""
 
 from magnetar.sdk.connection import Connection, ConnectionPool
 from magnetar.sdk.errors import BrokerUnavailableError, SdkError, service_error
@@ -13,11 +13,11 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 )
 
 HOPS_MAX = 20
-"""Redirects that are followed before we believe that brokers send us in circles."""
+"""Redirects to follow before the client assumes that brokers redirect it in a circle."""
 
 
 class Lookup:
-    """Asks the brokers of the service URL, each in turn when one is not reachable."""
+    """Asks the brokers of the service URL; turns to the next one when one is not reachable."""
 
     def __init__(self, url: ServiceUrl, pool: ConnectionPool, *, listener_name: str) -> None:
         self._addresses = url.addresses
@@ -27,11 +27,11 @@ class Lookup:
         self._next = 0
 
     async def connection_for(self, topic: str) -> Connection:
-        """A connection to the broker that owns the topic.
+        """Return a connection to the broker that owns the topic.
 
         Raises:
-            ServiceError: the broker's refusal.
-            BrokerUnavailableError: nobody reachable, or redirected in circles.
+            ServiceError: the broker refused.
+            BrokerUnavailableError: no broker is reachable, or they redirect in a circle.
         """
         service_address, connection = await self._service_connection()
         try:
@@ -44,7 +44,7 @@ class Lookup:
     async def _follow(
         self, topic: str, service_address: Address, connection: Connection
     ) -> Connection:
-        """Ask, and go where the answers lead."""
+        """Ask for the owner, and follow the redirects in the answers."""
         authoritative = False
         for _ in range(HOPS_MAX):
             answer = await self._ask(connection, topic, authoritative)
@@ -64,7 +64,7 @@ class Lookup:
         )
 
     def _address_in(self, topic: str, answer: CommandLookupTopicResponse) -> Address:
-        """Where an answer leads. Who came by TLS never goes on without it."""
+        """Return the address in an answer. A client that uses TLS never continues without it."""
         url = answer.brokerServiceUrlTls if self._is_tls else answer.brokerServiceUrl
         if not url:
             how = "for" if self._is_tls else "without"
@@ -72,7 +72,8 @@ class Lookup:
         return ServiceUrl.parse(url).addresses[0]
 
     async def connection_to(self, url: str, url_tls: str, *, otherwise: Connection) -> Connection:
-        """A connection to a broker that an answer names by its URLs; `otherwise` if it names none.
+        """Return a connection to a broker that an answer names by its URLs; `otherwise` if it names
+        none.
 
         Raises:
             ServiceError: the broker refused the client.
@@ -85,7 +86,7 @@ class Lookup:
         return await self._pool.get(ServiceUrl.parse(chosen).addresses[0])
 
     async def service_connection(self) -> Connection:
-        """A connection to any broker, for questions that each can answer.
+        """Return a connection to any broker, for requests that every broker can answer.
 
         Raises:
             ServiceError, BrokerUnavailableError
@@ -93,10 +94,10 @@ class Lookup:
         return (await self._service_connection())[1]
 
     async def partitions(self, topic: str, *, may_create: bool = True) -> int:
-        """Number of partitions of a topic; 0 if it is not partitioned.
+        """Return the number of partitions of a topic; 0 if it is not partitioned.
 
         Args:
-            may_create: whether the broker may create the topic, if its namespace lets it.
+            may_create: whether the broker may create the topic, if its namespace allows that.
 
         Raises:
             ServiceError, BrokerUnavailableError
@@ -125,7 +126,8 @@ class Lookup:
         return answer.partitions
 
     async def topics(self, namespace: str) -> list[str]:
-        """The topics of a namespace (`tenant/namespace`) of both domains, partitions one by one.
+        """Return the topics of a namespace (`tenant/namespace`) of both domains, with each
+        partition.
 
         Raises:
             ServiceError, BrokerUnavailableError, OperationTimeoutError
@@ -169,10 +171,10 @@ class Lookup:
         return command.lookupTopicResponse
 
     def _turn_from(self, address: Address) -> None:
-        """Ask another broker next time: this one cannot be reached, or knows no answer.
+        """Ask another broker next time: this one is unreachable, or has no answer.
 
-        A broker that has lost sight of the metadata store may be in that state for long. Who has
-        asked it beside us may have turned from it already.
+        A broker that has lost the metadata store may stay in that state for long. Another call may
+        have turned from it already.
         """
         if self._addresses[self._next % len(self._addresses)] == address:
             self._next += 1

@@ -1,4 +1,4 @@
-"""A received message. Everything beyond its payload is read from the metadata when asked for."""
+"""A received message. Everything beyond its payload is read from the metadata on demand."""
 
 import base64
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from magnetar.sdk.schema import Schema
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 T_co = TypeVar("T_co", default=bytes, covariant=True)
-"""What a schema reads in a payload; without one, bytes."""
+"""Type of the values that a schema decodes; bytes without a schema."""
 
 
 class Entry(Protocol):
-    """What a message knows of the entry it came in."""
+    """The entry that a message came in."""
 
     @property
     def topic(self) -> str: ...
@@ -40,14 +40,17 @@ class Entry(Protocol):
 
 
 class Message(Generic[T_co]):
-    """One message. `data` is its payload as the producer gave it."""
+    """A received message. `data` is the payload as the producer sent it."""
 
     __slots__ = ("_entry", "_index", "_single", "data")
 
     def __init__(
         self, data: bytes, entry: Entry, index: int, single: SingleMessageMetadata | None
     ) -> None:
-        """`single` and an `index` from 0 on for a message of a batch; None and -1 otherwise."""
+        """Take a message out of its entry.
+
+        `single` and an `index` from 0 on for a message of a batch; None and -1 otherwise.
+        """
         self.data = data
         self._entry = entry
         self._index = index
@@ -66,23 +69,24 @@ class Message(Generic[T_co]):
 
     @property
     def batch_index(self) -> int:
-        """Place within the batch; -1 if the message was sent alone."""
+        """Index within the batch; -1 if the message was sent alone."""
         return self._index
 
     @property
     def batch_size(self) -> int:
-        """Messages in the batch; 0 if the message was sent alone."""
+        """Number of messages in the batch; 0 if the message was sent alone."""
         return self._entry.batch_size
 
     def value(self) -> T_co:
-        """What the consumer's schema reads in `data`; without a schema, `data` itself.
+        """Return `data` decoded by the consumer's schema; without a schema, `data` itself.
 
-        None for a message whose producer sent no value (see `is_null`), whatever the type says; of
-        a KEY_VALUE schema with SEPARATED encoding, a `KeyValue` that has the key alone.
+        Returns None for a message whose producer sent no value (see `is_null`), whatever the type
+        says. For a KEY_VALUE schema with SEPARATED encoding, such a message gives a `KeyValue` that
+        has the key alone.
 
         Raises:
             SchemaValueError: the payload does not fit the schema.
-            SchemaVersionError: the definition that it was written with is not known here.
+            SchemaVersionError: the definition that the message was written with is not known here.
         """
         schema = self._entry.schema
         value: object = None
@@ -96,18 +100,19 @@ class Message(Generic[T_co]):
 
     @property
     def schema_version(self) -> bytes:
-        """Version of the topic's schema that encoded the message; empty: without a schema."""
+        """Version of the topic's schema that encoded the message; empty if none did."""
         return self._entry.metadata.schema_version
 
     @property
     def key_bytes(self) -> bytes | None:
-        """The key as bytes: those that its producer gave, if it gave bytes."""
+        """The key as bytes, decoded from base64 if the producer gave bytes; None if there is
+        none."""
         key = None if self.is_null_key else self.given_key
         return key.encode() if isinstance(key, str) else key
 
     @property
     def given_key(self) -> str | bytes | None:
-        """The key as its producer gave it, text or bytes: to be sent on."""
+        """The key as the producer gave it, text or bytes, for sending the message on."""
         own = self._own
         if not own.HasField("partition_key"):
             return None
@@ -117,7 +122,7 @@ class Message(Generic[T_co]):
         try:
             return base64.b64decode(key, validate=True)
         except ValueError:
-            return key  # it says base64 and is none: the text is all there is
+            return key  # marked as base64 but is not: the text is all there is
 
     @property
     def id(self) -> MessageId:
@@ -138,7 +143,8 @@ class Message(Generic[T_co]):
 
     @property
     def round(self) -> object:
-        """Another one each time that all comes again; see `ReceiverQueue.is_current`."""
+        """Identity of the delivery round, changed each time that everything is redelivered; see
+        `ReceiverQueue.is_current`."""
         return self._entry.round
 
     @property
@@ -151,7 +157,7 @@ class Message(Generic[T_co]):
 
     @property
     def sequence_id(self) -> int:
-        """The producer's number for this message."""
+        """Sequence id that the producer gave to this message."""
         if self._single is None:
             return self._entry.metadata.sequence_id
         if self._single.HasField("sequence_id"):
@@ -160,12 +166,13 @@ class Message(Generic[T_co]):
 
     @property
     def publish_time_ms(self) -> int:
-        """When the producer sent it; a batch has one time for all."""
+        """Time at which the producer sent the message, in ms since the epoch; a batch has one
+        time."""
         return self._entry.metadata.publish_time
 
     @property
     def event_time_ms(self) -> int:
-        """The application's own time; 0 if it gave none."""
+        """Time that the application gave, in ms since the epoch; 0 if it gave none."""
         return self._own.event_time
 
     @property
@@ -184,28 +191,28 @@ class Message(Generic[T_co]):
 
     @property
     def is_encrypted(self) -> bool:
-        """The producer encrypted the message: `data` is the whole entry, a batch perhaps, as it
-        is."""
+        """Whether the producer encrypted the message and it was not decrypted. `data` is then the
+        whole entry, perhaps a batch."""
         return bool(self._entry.metadata.encryption_keys)
 
     @property
     def metadata(self) -> MessageMetadata:
-        """Of the entry that it came in: also the keys and the compression of an encrypted one."""
+        """Metadata of the message's entry; has the keys and the compression of an encrypted one."""
         return self._entry.metadata
 
     @property
     def is_null(self) -> bool:
-        """A tombstone: the producer sent no value at all."""
+        """Whether the message is a tombstone: the producer sent no value at all."""
         return self._own.null_value
 
     @property
     def is_null_key(self) -> bool:
-        """The producer sent a pair without a key (KEY_VALUE, SEPARATED)."""
+        """Whether the producer sent a pair without a key (KEY_VALUE, SEPARATED)."""
         return self._own.null_partition_key
 
     @property
     def redelivery_count(self) -> int:
-        """How often the broker delivered it before (Shared subscriptions)."""
+        """How often the broker delivered the message before (Shared subscriptions)."""
         return self._entry.redelivery_count
 
     @property

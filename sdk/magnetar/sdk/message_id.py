@@ -1,4 +1,4 @@
-"""Message ids: where a message lies in its topic."""
+"""Message ids: positions of messages in their topics."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
@@ -14,7 +14,7 @@ _LAST = _SIGN_64 - 1
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit number from the wire, read as signed: ids of -1 travel as 2^64-1."""
+    """Read an unsigned 64-bit number from the wire as signed: an id of -1 is sent as 2^64-1."""
     return value - (1 << 64) if value >= _SIGN_64 else value
 
 
@@ -23,9 +23,9 @@ class MessageId:
     """Ledger and entry, and the index within the entry if the entry is a batch.
 
     Ids of one topic are ordered as its messages are. `batch_index` is -1 for an entry that is no
-    batch; compared with an id in the middle of a batch it stands before the whole batch.
-    `batch_size` (0 if unknown) and `partition` (-1: none) do not take part in comparisons of order
-    within a topic; two ids that differ only in `batch_size` are equal.
+    batch; such an id orders before all ids within a batch of the entry. `partition` is -1 if the
+    topic is no partition, and is compared last. `batch_size` (0 if unknown) and `first_chunk` take
+    no part in comparisons.
     """
 
     ledger_id: int
@@ -34,7 +34,8 @@ class MessageId:
     partition: int = -1
     batch_size: int = field(default=0, compare=False)
     first_chunk: "MessageId | None" = field(default=None, compare=False)
-    """Of a message in chunks, where the first one lies; the id itself is that of the last."""
+    """Id of the first chunk of a chunked message, whose own id is that of the last chunk. None
+    otherwise."""
 
     EARLIEST: ClassVar["MessageId"]
     """Before the first message of any topic."""
@@ -51,13 +52,14 @@ class MessageId:
 
     @property
     def entry(self) -> Self:
-        """The id of the whole entry."""
+        """Id of the whole entry."""
         if self.batch_index < 0:
             return self
         return type(self)(self.ledger_id, self.entry_id, -1, self.partition)
 
     def to_data(self) -> MessageIdData:
-        """The protobuf message; -1 and absent fields are left out as other clients do."""
+        """Return the protobuf message; fields that are -1 or absent are left out, as other clients
+        do."""
         return MessageIdData(
             ledgerId=self.ledger_id & _MASK_64,
             entryId=self.entry_id & _MASK_64,
@@ -81,15 +83,15 @@ class MessageId:
         )
 
     def to_bytes(self) -> bytes:
-        """Serialized `MessageIdData`: the same bytes as the other Pulsar clients exchange."""
+        """Return the serialized `MessageIdData`, the bytes that Pulsar clients exchange."""
         return self.to_data().SerializeToString()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read `to_bytes`, of this client or of another.
+        """Parse bytes from `to_bytes`, of this client or another.
 
         Raises:
-            MalformedPayloadError: no message id.
+            MalformedPayloadError: the bytes are no message id.
         """
         try:
             parsed = MessageIdData.FromString(data)

@@ -1,11 +1,11 @@
-"""What `Client.producer` and its like give: to be awaited, or to be entered.
+"""Results of `Client.producer` and similar calls, to be awaited or entered.
 
     producer = await client.producer("orders")
 
     async with client.producer("orders") as producer:
         ...
 
-It is a coroutine to everything that takes one (tasks, groups of them, timeouts).
+An `Opening` is a coroutine, so it works with tasks, task groups and timeouts.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 WARNING_AFTER_S = 2.0
-"""After so long without a broker, one warning says so."""
+"""Seconds without a broker until one warning is logged."""
 
 
 class Opened(Protocol):
@@ -35,12 +35,12 @@ R = TypeVar("R")
 
 
 class Opening(Coroutine[Any, Any, OpenedT]):
-    """Something that is being made."""
+    """A producer, consumer or the like that is being made: await it, or enter it."""
 
     __slots__ = ("_made", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, OpenedT]) -> None:
-        """`work` makes it."""
+        """Take the coroutine that makes the object."""
         self._work = work
         self._made: OpenedT | None = None
 
@@ -48,15 +48,15 @@ class Opening(Coroutine[Any, Any, OpenedT]):
         return self._work.__await__()
 
     def send(self, value: Any) -> Any:
-        """Go on, as of any coroutine."""
+        """Resume the work, as for any coroutine."""
         return self._work.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Raise something inside, as of any coroutine."""
+        """Raise an exception in the work, as for any coroutine."""
         return self._work.throw(*error)
 
     def close(self) -> None:
-        """End it, as any coroutine."""
+        """End the work, as for any coroutine."""
         self._work.close()
 
     async def __aenter__(self) -> OpenedT:
@@ -74,12 +74,15 @@ class Opening(Coroutine[Any, Any, OpenedT]):
 
 
 async def warned(work: Callable[[], Coroutine[Any, Any, R]], warn: Callable[[], None]) -> R:
-    """Do the work; call `warn` once if it takes longer than `WARNING_AFTER_S`. The work is a
-    function: what is cancelled before it begins leaves no coroutine behind that nobody awaits."""
+    """Do the work, and call `warn` once if it takes longer than `WARNING_AFTER_S`.
+
+    The work is a function, so that cancelling before it begins leaves no coroutine that was never
+    awaited.
+    """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return await work()  # The child of a fork has none: the work says so.
+        return await work()  # A forked child has no loop: the work reports that.
     timer = loop.call_later(WARNING_AFTER_S, warn)
     try:
         return await work()
@@ -88,7 +91,7 @@ async def warned(work: Callable[[], Coroutine[Any, Any, R]], warn: Callable[[], 
 
 
 class Done:
-    """Nothing to wait for: may be awaited, or left alone."""
+    """A result that is ready: awaiting it is optional."""
 
     __slots__ = ()
 

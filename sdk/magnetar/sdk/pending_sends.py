@@ -1,8 +1,8 @@
-"""Sends without receipt: the producer's memory of what is under way. Pure; no I/O, no time.
+"""Pending sends: what a producer has sent without a receipt so far. Pure; no I/O, no time.
 
-Sends are kept in the order of their sequence ids: the order in which they were given, and in which
-receipts come. A receipt for something older than the oldest pending send was seen before or
-is late for one that we gave up; one for something newer means that the broker skipped a message.
+Sends are kept in the order of their sequence ids, which is the order of the calls and of the
+receipts. A receipt for something older than the oldest pending send was seen before, or is late for
+a send that was given up. A receipt for something newer means that the broker skipped a message.
 """
 
 from collections import deque
@@ -14,27 +14,27 @@ from magnetar.sdk.message_id import MessageId, signed
 from magnetar.sdk.wire.pulsar_pb2 import CommandSendReceipt
 
 OnSent = Callable[[MessageId | None, SdkError | None], None]
-"""Called with the id of the stored message, or with the reason why it is not known to be stored."""
+"""Called with the id of the stored message, or with the error if it is not confirmed."""
 
 
 Tell = Callable[[OnSent, MessageId | None, SdkError | None], None]
-"""Calls an `OnSent`, and deals with what it raises."""
+"""Calls an `OnSent`, and handles what it raises."""
 
 
 def call(on_sent: OnSent, message_id: MessageId | None, error: SdkError | None) -> None:
-    """The plainest `Tell`."""
+    """Call `on_sent` without handling what it raises: the simplest `Tell`."""
     on_sent(message_id, error)
 
 
 @dataclass(slots=True)
 class ChunkedSend:
-    """What the sends of one message's chunks have in common."""
+    """State shared by the sends of one message's chunks."""
 
     first: MessageId | None = None
-    """Where its first chunk is stored; None: no receipt for it yet."""
+    """Id of the first stored chunk; None before its receipt."""
 
     def stored(self, chunk: MessageId) -> MessageId:
-        """The id of the message, once `chunk` is stored as its last one."""
+        """Return the id of the message if `chunk` is its last one."""
         if self.first is None:
             self.first = chunk
         return chunk if chunk.ledger_id < 0 else replace(chunk, first_chunk=self.first)
@@ -42,7 +42,7 @@ class ChunkedSend:
 
 @dataclass(slots=True)
 class PendingSend:
-    """One SEND frame: a single message or a batch."""
+    """One SEND frame, which holds a single message or a batch."""
 
     sequence_id: int
     highest_sequence_id: int
@@ -53,16 +53,16 @@ class PendingSend:
     is_batch: bool
     payload_bytes: int
     sent_at_s: float
-    """Monotonic time of the (first) call that sent it."""
+    """Monotonic time, in seconds, of the (first) call that sent it."""
     on_sent: Sequence[OnSent | None] = ()
-    """One for each message; empty if nobody asked."""
+    """One callback for each message; empty if there are none."""
     chunked: ChunkedSend | None = None
-    """Of a chunk."""
+    """State of the chunked message; None if the send is no chunk."""
 
     def finish(
         self, message_id: MessageId | None, error: SdkError | None, tell: Tell = call
     ) -> None:
-        """Tell those who asked. `message_id` is that of the entry."""
+        """Call the callbacks. `message_id` is that of the entry."""
         if self.chunked is not None and message_id is not None:
             message_id = self.chunked.stored(message_id)
         for index, on_sent in enumerate(self.on_sent):
@@ -85,7 +85,7 @@ class PendingSend:
 
 
 class PendingSends:
-    """A queue of `PendingSend` with its sums."""
+    """A queue of `PendingSend`, with their total messages and bytes."""
 
     def __init__(self) -> None:
         self._queue: deque[PendingSend] = deque()
@@ -104,12 +104,12 @@ class PendingSends:
 
     @property
     def newest_sequence_id(self) -> int:
-        """The last one that is under way; -1 if nothing is."""
+        """Highest pending sequence id; -1 if nothing is pending."""
         return self._queue[-1].highest_sequence_id if self._queue else -1
 
     def add(self, send: PendingSend) -> None:
         queue = self._queue
-        # Chunks of one message have its sequence id in common; those before its last hold none.
+        # Chunks of one message share its sequence id; all but the last count no messages.
         last = queue[-1] if queue else None
         assert (
             last is None
@@ -123,10 +123,10 @@ class PendingSends:
     def take(
         self, receipts: Sequence[CommandSendReceipt]
     ) -> tuple[list[tuple[PendingSend, CommandSendReceipt]], bool]:
-        """Take out the sends that the receipts stand for, in order, each with its receipt.
+        """Take out the sends that the receipts confirm, in order, each with its receipt.
 
-        The flag says whether all is well. If not, a receipt is ahead of the oldest pending send:
-        neither it nor those after it were used.
+        The flag is false if a receipt is ahead of the oldest pending send: that receipt and those
+        after it were not used.
         """
         queue = self._queue
         taken: list[tuple[PendingSend, CommandSendReceipt]] = []
@@ -136,7 +136,7 @@ class PendingSends:
             sequence_id = receipt.sequence_id
             if not queue or sequence_id < queue[0].sequence_id:
                 continue
-            # A broker may answer a batch with any sequence id of it.
+            # A broker may answer a batch with any of its sequence ids.
             if sequence_id > queue[0].highest_sequence_id:
                 well = False
                 break
@@ -149,7 +149,8 @@ class PendingSends:
         return taken, well
 
     def take_sequence(self, sequence_id: int) -> list[PendingSend]:
-        """Take out what holds a sequence id, wherever it stands: a send, or chunks of one."""
+        """Take out the send that holds a sequence id, or the chunks of a message, at any
+        position."""
         found: list[PendingSend] = []
         rest: deque[PendingSend] = deque()
         for send in self._queue:
@@ -163,7 +164,7 @@ class PendingSends:
         return found
 
     def take_older(self, sent_before_s: float) -> list[PendingSend]:
-        """Take out, from the oldest on, what was sent before a time."""
+        """Take out the oldest sends, as far as they were sent at or before a time."""
         queue = self._queue
         taken: list[PendingSend] = []
         while queue and queue[0].sent_at_s <= sent_before_s:
@@ -175,6 +176,6 @@ class PendingSends:
 
 
 def receipt_id(receipt: CommandSendReceipt, partition: int) -> MessageId:
-    """The id of the entry that a receipt names; -1:-1 for a duplicate."""
+    """Return the id of the entry that a receipt names; -1:-1 for a duplicate."""
     data = receipt.message_id
     return MessageId(signed(data.ledgerId), signed(data.entryId), -1, partition)

@@ -1,7 +1,7 @@
-"""What the client takes from outside: network, clock, random. Timers are the event loop's own.
+"""Ports of the client: network, clock, random. Timers are the event loop's own.
 
-The shapes are those of the ledger component's ports, so that one production or simulated
-implementation serves both; the SDK does not import them, because it stands on the wire alone.
+The interfaces match the ledger component's ports, so that one production or simulated
+implementation serves both. The SDK does not import those, because it depends on the wire alone.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """`monotonic_s` for intervals, `wall_ms` (since the epoch) to stamp messages."""
+    """Monotonic seconds for intervals, and milliseconds since the epoch for timestamps of
+    messages."""
 
     def monotonic_s(self) -> float: ...
 
@@ -26,10 +27,10 @@ class Network(Protocol):
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
     ) -> asyncio.Transport:
-        """Connect; the factory's protocol got `connection_made`.
+        """Connect; return after the factory's protocol got `connection_made`.
 
         Raises:
-            OSError, TimeoutError: nobody answered.
+            OSError, TimeoutError: the host did not answer.
         """
         ...
 
@@ -45,10 +46,11 @@ class SystemClock:
 
 
 class SystemNetwork:
-    """TCP sockets of the running event loop, with TLS if there are contexts for it."""
+    """TCP sockets of the running event loop, with TLS if a context is given."""
 
     def __init__(self, make_tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """`make_tls` is called for each connection, on a thread: certificates are renewed."""
+        """Take the source of TLS contexts. It is called in a thread for each connection, because
+        certificates are renewed."""
         self._make_tls = make_tls
 
     async def connect(
@@ -69,5 +71,5 @@ class SystemNetwork:
 
 
 def secure_random(size: int) -> bytes:
-    """Bytes that nobody can foresee: for keys."""
+    """Return unpredictable bytes, for keys."""
     return os.urandom(size)

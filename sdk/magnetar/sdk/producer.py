@@ -1,6 +1,6 @@
-"""The producer as applications see it: of one topic, or of all partitions of one.
+"""Producer API, for one topic or all its partitions.
 
-`magnetar.sdk.producing` has the two kinds; `Client.producer` looks which one a topic needs.
+`magnetar.sdk.producing` has the two kinds; `Client.producer` chooses between them.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
 OnConfirmed = Callable[[Sequence[PendingSend], float], None]
-"""Called with the sends that receipts arrived for in one network read, and the monotonic time."""
+"""Called with the sends confirmed by one network read, and the monotonic time in seconds."""
 
 
 class Producer(ABC, Generic[T]):
@@ -27,7 +27,7 @@ class Producer(ABC, Generic[T]):
     topic: str
     """Full name of the topic."""
     on_confirmed: OnConfirmed | None = None
-    """For measuring: see `OnConfirmed`. Must not raise."""
+    """Called with confirmed sends, for measurements; see `OnConfirmed`. Must not raise."""
     _values: ValueEncoder[T]
 
     def __repr__(self) -> str:
@@ -37,42 +37,45 @@ class Producer(ABC, Generic[T]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The producer's name: ours, or the one that the broker made up."""
+        """Name of the producer, given by the application or chosen by the broker."""
 
     @property
     @abstractmethod
     def is_connected(self) -> bool:
-        """Whether what is sent now goes to a broker now."""
+        """Whether messages sent now reach a broker now."""
 
     @property
     @abstractmethod
     def last_sequence_id(self) -> int:
-        """Sequence id of the last message that was sent; -1 before the first."""
+        """Sequence id of the last message sent; -1 before the first."""
 
     @property
     @abstractmethod
     def last_stored_sequence_id(self) -> int:
-        """Sequence id of the last message that is stored, of those of this name that the broker
-        remembers (deduplication), or that had their receipts since; -1 if there is none."""
+        """Sequence id of the last stored message of this producer name; -1 if none is known.
+
+        Known are the messages that the broker remembers (deduplication), and those with a receipt
+        since.
+        """
 
     @property
     @abstractmethod
     def pending_messages(self) -> int:
-        """Messages without receipt, those of the open batch included."""
+        """Number of messages without a receipt, including those of the open batch."""
 
     @property
     @abstractmethod
     def pending_bytes(self) -> int:
-        """Payload bytes without receipt."""
+        """Payload bytes without a receipt."""
 
     @property
     @abstractmethod
     def topic_epoch(self) -> int | None:
-        """Of an exclusive producer: how many had exclusive access to the topic before it."""
+        """Number of producers with exclusive access before this one; None if not exclusive."""
 
     @abstractmethod
     def stats(self) -> ProducerStats:
-        """Sums since the producer was made."""
+        """Return totals since the producer was made."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,18 +100,22 @@ class Producer(ABC, Generic[T]):
         sequence_id: int | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
-        """Send a message and wait until it is stored; waits for room first if need be.
+        """Send a message and wait until it is stored; first wait for room if necessary.
 
-        None is stored as no value at all: a tombstone for compaction. A key of bytes travels as
-        base64. `sequence_id` is for deduplication: above that of the message before; by default
-        the next one. The id of a message that the broker knew already is -1:-1. In a transaction
-        nobody sees it before that is committed, and a batch holds messages of one transaction
-        only. A cancelled call takes nothing back: the message may be stored all the same.
+        A message that the broker knew already has the id -1:-1. Cancelling the call does not
+        withdraw the message: it may be stored all the same.
+
+        Args:
+            value: None is stored as no value at all, a tombstone for compaction.
+            key: a key of bytes is sent as base64.
+            sequence_id: for deduplication, above that of the message before; default: the next one.
+            transaction: consumers see the message only after the commit. A batch holds messages of
+                one transaction only.
 
         Raises:
             SendTimeoutError: no receipt in time; the outcome is unknown.
             SchemaValueError: the value does not fit the schema.
-            ValueError: a sequence id that is not above those under way.
+            ValueError: the sequence id is not above those of pending messages.
             TransactionEndedError: the transaction has ended.
             MessageTooLargeError, AlreadyClosedError, CryptoKeyError, ServiceError
         """
@@ -131,11 +138,11 @@ class Producer(ABC, Generic[T]):
     ) -> None:
         """Send a message without waiting.
 
-        `on_sent` is called with its id, or with the error; without it, an error is raised by the
-        next `flush`.
+        `on_sent` is called with its id, or with the error. Without `on_sent`, the next `flush`
+        raises the error.
 
         Raises:
-            PendingLimitError: too much is under way already, or others wait to send before.
+            PendingLimitError: too much is pending already, or other calls wait to send before.
             SchemaValueError, ValueError, MessageTooLargeError, AlreadyClosedError, CryptoKeyError
         """
         message = self._values.message(
@@ -147,53 +154,55 @@ class Producer(ABC, Generic[T]):
     async def send_message(
         self, message: OutgoingMessage, transaction: Transaction | None = None
     ) -> MessageId:
-        """`send` of a message whose value is encoded already."""
+        """Send a message with an encoded value, and wait until it is stored; see `send`."""
 
     @abstractmethod
     def send_message_nowait(self, message: OutgoingMessage, on_sent: OnSent | None) -> None:
-        """`send_nowait` of a message whose value is encoded already."""
+        """Send a message with an encoded value, without waiting; see `send_nowait`."""
 
     @abstractmethod
     def send_encoded_nowait(
         self, body: bytes, metadata: MessageMetadata, *, on_sent: OnSent | None = None
     ) -> None:
-        """Send a body that is compressed or encrypted already, as `metadata` says, by itself.
+        """Send a body that is compressed or encrypted already, as `metadata` says, unbatched.
 
-        What a producer adds (its name, sequence id, publish time) must not be in `metadata`; a
-        schema version goes before the producer's own, an empty one says that there is none.
+        `metadata` must not have the fields that a producer adds (its name, sequence id, publish
+        time). A schema version in it replaces the producer's own; an empty one means no schema.
 
         Raises:
-            PendingLimitError, MessageTooLargeError, AlreadyClosedError: as `send_nowait`.
+            PendingLimitError: too much is pending already, or other calls wait to send before.
+            MessageTooLargeError, AlreadyClosedError
         """
 
     @abstractmethod
     async def send_entry(
         self, body: bytes, *, messages: int, sequence_id: int, extra: bytes = b""
     ) -> None:
-        """Send an entry that is encoded already, under a sequence id of the caller's.
+        """Send an encoded entry under a sequence id that the caller gives.
 
-        `body` is that of a batch of `messages` messages before compression; with 0 it is the
-        payload of a message that travels by itself. `extra` holds serialized fields of its
+        `body` is the body of a batch of `messages` messages before compression; with 0 `messages`
+        it is the payload of a message that is sent alone. `extra` holds serialized fields of its
         `MessageMetadata`. A batch has the ids from `sequence_id` on, one for each message; they
-        must be above those of everything under way. Waits for room; receipts are waited for, and
-        errors raised, by `flush`. With one that fails all behind it fail, and nothing is sent.
+        must be above those of all pending messages. The call waits for room. `flush` waits for
+        receipts and raises errors. If one entry fails, all entries after it fail, and none of
+        those is sent.
 
         Raises:
             MessageTooLargeError, AlreadyClosedError, CryptoKeyError
             SdkError: an entry before it has failed.
-            ValueError: a sequence id that is not above those under way.
+            ValueError: the sequence id is not above those of pending messages.
         """
 
     @abstractmethod
     async def send_many(self, values: Sequence[T | None]) -> None:
-        """Send many messages, in order, and return when all are under way: the fastest way.
+        """Send many messages in order, and return when all are pending: the fastest way.
 
-        With batching they go into batches of `batch_messages_max`, the last one shorter. Waits
-        for room as needed, and has others wait until it is done: what is sent later comes behind
-        it. Receipts are waited for, and errors raised, by `flush`.
+        With batching they are sent in batches of `batch_messages_max`, the last one shorter. The
+        call waits for room as needed. Other calls wait until it is done: what they send comes
+        after it. `flush` waits for receipts and raises errors.
 
         Raises:
-            MessageTooLargeError: of the payloads, those before the large one were sent.
+            MessageTooLargeError: a payload is too large; those before it were sent.
             SchemaValueError: a value does not fit the schema; nothing was sent.
             AlreadyClosedError
         """
@@ -203,13 +212,13 @@ class Producer(ABC, Generic[T]):
         """Wait until everything that was sent so far has its receipt or its error.
 
         Raises:
-            SdkError: the first error, since the last flush, of a message that nobody watched.
+            SdkError: the first error since the last flush of a message without a callback.
         """
 
     @abstractmethod
     async def close(self, *, flush: bool = True) -> None:
-        """Flush, tell the broker, and end. Without `flush` what is pending fails at once.
+        """Flush, and close the producer. Without `flush` pending messages fail at once.
 
         Raises:
-            SdkError: as `flush`; the producer is closed all the same.
+            SdkError: a message without a callback failed; the producer is closed all the same.
         """

@@ -1,4 +1,4 @@
-"""The reader: messages from any place on, without a subscription that outlives it."""
+"""Reader: messages from any position on, without a durable subscription."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Generic
@@ -14,8 +14,8 @@ from magnetar.sdk.message_id import MessageId
 class Reader(Closing, Generic[T_co]):
     """Reads a topic, or several. Made by `Client.reader`.
 
-    A consumer underneath: exclusive, not durable. After a reconnect it goes on behind the last
-    message that was taken, so that nothing comes twice.
+    A reader uses an exclusive, non-durable consumer. After a reconnect it continues after the last
+    message that was taken, so that no message comes twice.
     """
 
     def __init__(self, consumer: Consumer[T_co]) -> None:
@@ -27,7 +27,8 @@ class Reader(Closing, Generic[T_co]):
 
     @property
     def consumer(self) -> Consumer[T_co]:
-        """What reads: for `take_nowait` and `on_ready`; acknowledging is then up to you."""
+        """The consumer that reads, for `take_nowait` and `on_ready`; the application then
+        acknowledges."""
         return self._consumer
 
     @property
@@ -36,7 +37,7 @@ class Reader(Closing, Generic[T_co]):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics and partitions that are read now."""
+        """Topics and partitions that are read now."""
         return self._consumer.topics
 
     @property
@@ -44,27 +45,27 @@ class Reader(Closing, Generic[T_co]):
         return self._consumer.is_connected
 
     async def __aiter__(self) -> AsyncIterator[Message[T_co]]:
-        """Messages for ever, or until the end of a terminated topic."""
+        """Iterate over messages without end, or until the end of a terminated topic."""
         async for message in self._consumer:
             self._consumer.acknowledge_cumulative(message)
             yield message
 
     async def read_next(self, *, timeout_s: float | None = None) -> Message[T_co]:
-        """The next message; waits for it.
+        """Wait for the next message, and return it.
 
         Raises:
-            TimeoutError: none came in time.
+            TimeoutError: no message came within `timeout_s`.
             SdkError: see `Consumer.receive`.
         """
         message = await self._consumer.receive(timeout_s=timeout_s)
-        # Tells the broker how far we are: it shows a backlog and may drop what was read.
+        # Tells the broker the reader's position: it shows a backlog and may drop what was read.
         self._consumer.acknowledge_cumulative(message)
         return message
 
     async def read_many(
         self, messages_max: int, *, timeout_s: float | None = None
     ) -> list[Message[T_co]]:
-        """Up to `messages_max` messages; see `Consumer.receive_many`."""
+        """Return up to `messages_max` messages; see `Consumer.receive_many`."""
         messages = await self._consumer.receive_many(messages_max, timeout_s=timeout_s)
         self._read(messages)
         return messages
@@ -72,13 +73,13 @@ class Reader(Closing, Generic[T_co]):
     async def read_batches(
         self, entries_max: int, *, timeout_s: float | None = None
     ) -> list[MessageBatch]:
-        """Up to `entries_max` whole entries; see `Consumer.receive_batches`."""
+        """Return up to `entries_max` whole entries; see `Consumer.receive_batches`."""
         batches = await self._consumer.receive_batches(entries_max, timeout_s=timeout_s)
         self._read(batches)
         return batches
 
     async def has_message_available(self) -> bool:
-        """Whether there is a message behind the last one that was read.
+        """Whether there is a message after the last one that was read.
 
         Raises:
             SdkError: the broker could not be asked.
@@ -86,19 +87,20 @@ class Reader(Closing, Generic[T_co]):
         return await self._consumer.has_message_available()
 
     async def last_message_id(self) -> MessageId:
-        """The last message of the topic; entry id -1 if there is none."""
+        """Return the id of the topic's last message; entry id -1 if the topic has none."""
         return await self._consumer.last_message_id()
 
     async def seek(self, message_id: MessageId) -> None:
-        """Go on with that message; see `Consumer.seek`."""
+        """Continue with a message; see `Consumer.seek`."""
         await self._consumer.seek(message_id)
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
-        """Go on with the first message published at or after a time."""
+        """Continue with the first message published at or after a time."""
         await self._consumer.seek_to_time(publish_time_ms)
 
     async def last_message_ids(self) -> dict[str, MessageId]:
-        """The last message of each topic and partition; entry id -1 where there is none."""
+        """Return the last message of each topic and partition; entry id -1 for one that has
+        none."""
         return await self._consumer.last_message_ids()
 
     def _read(self, what: Sequence[Message[Any] | MessageBatch]) -> None:

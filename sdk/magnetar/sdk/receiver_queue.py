@@ -1,7 +1,7 @@
-"""Entries between the broker and the application, and the credit that they cost. Pure; no I/O.
+"""Receiver queue: entries delivered to a consumer, and the permits that they cost. Pure; no I/O.
 
-Entries lie as they came until the application takes them; only then are they checked, decompressed
-and split. Credit (FLOW) counts messages and is returned when half of the queue was taken.
+Entries stay as they came until the application takes them; only then are they checked, decompressed
+and split. Permits (FLOW) count messages, and are returned when half of the queue was taken.
 """
 
 from collections import deque
@@ -18,12 +18,12 @@ from magnetar.sdk.wire.frames import messages_in, split_payload
 from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, MessageIdData
 
 Delivery = tuple[CommandMessage, bytes]
-"""A MESSAGE command and the payload that came with it."""
+"""A MESSAGE command and its payload."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """What is not given out for now."""
+    """State set aside while the queue is held."""
 
     ready: deque[Message]
     incoming: deque[Delivery]
@@ -31,7 +31,7 @@ class _Held:
 
 
 class ReceiverQueue:
-    """What was delivered to one consumer and not taken yet."""
+    """Entries that were delivered to one consumer and not taken yet."""
 
     def __init__(
         self,
@@ -42,18 +42,19 @@ class ReceiverQueue:
         is_reader: bool,
         grant: Callable[[int], bool],
     ) -> None:
-        """`acks` knows what is left of entries; `grant` gives credit, or says that it cannot now.
+        """Create an empty queue.
 
-        `messages_max` is the credit of a fresh queue.
+        `acks` knows what is left of entries. `grant` gives permits to the broker, or returns false
+        if it cannot now. `messages_max` is the permits of a fresh queue.
         """
         self.messages_max = messages_max
         self.skip: tuple[MessageId, bool] | None = None
-        """Messages up to this id are left out; it too, unless the flag says otherwise. Of a
-        subscription that others can move it holds for the attachment that a seek leads to."""
+        """Messages up to this id are skipped; the message itself, too, unless the flag is set. On a
+        subscription that others can move, it holds only for the attachment that a seek leads to."""
         self.taken: Message | MessageBatch | MessageId | None = None
-        """What the application took last, or where that lies."""
+        """What the application took last, or its position."""
         self.epoch = 0
-        """How often everything was asked for again: what is of an earlier epoch is left out."""
+        """How often everything was requested again. Deliveries of an earlier epoch are dropped."""
         self._source = source
         self._acks = acks
         self._is_reader = is_reader
@@ -62,42 +63,47 @@ class ReceiverQueue:
         self._ready: deque[Message] = deque()
         self._corrupt: CorruptMessageError | None = None
         self._opened_last: MessageIdData | None = None
-        """The entry that was opened last, whatever became of it; None: it comes again."""
+        """Id of the entry that was opened last, whatever its outcome; None if that entry is
+        redelivered."""
         self._held: _Held | None = None
         self._round = object()
-        """Another one with each attachment, seek and request for all that is unacknowledged."""
+        """Identity of the delivery round: replaced with each attachment, seek, and redelivery of
+        everything unacknowledged."""
         self._credit_due = 0
         self._credit_step = max(1, messages_max // 2)
         self._is_paused = False
         self.open_entry: Callable[[MessageBatch], MessageBatch | None] | None = None
-        """Called for each entry before it is delivered: what it gives is delivered instead, None:
-        nothing, for now. Raises: CorruptMessageError."""
+        """Called for each entry before it is delivered. The result is delivered instead; None
+        delivers nothing for now. May raise CorruptMessageError."""
         self.on_cleared: Callable[[], None] | None = None
-        """Called when everything comes again: what `open_entry` keeps is to be forgotten."""
+        """Called when everything is redelivered, to drop what `open_entry` keeps."""
         self.received_messages = 0
         self.received_bytes = 0
-        """Entries as they travelled, not taken out of their compression."""
+        """Bytes of entries as received, before decompression."""
 
     @property
     def has_some(self) -> bool:
-        """Whether anything lies here; it may turn out to be skipped."""
+        """Whether anything is queued; it may turn out to be skipped."""
         return bool(self._ready or self._incoming)
 
     @property
     def has_entries(self) -> bool:
-        """Whether `take_batches` has something to take, or to raise."""
+        """Whether `take_batches` has an entry to return, or an error to raise."""
         return bool(self._incoming) or self._corrupt is not None
 
     def has_message(self) -> bool:
-        """Whether a message lies here that is not to be skipped."""
+        """Whether a message is queued that is not to be skipped."""
         incoming = self._incoming
         while self.skip is not None and incoming and _is_skipped(incoming[0], self.skip):
             self._return_credit(_credit_of(incoming.popleft()))
         return bool(self._ready or incoming or self._corrupt is not None)
 
     def has_opened(self, last: MessageId) -> bool:
-        """Whether the entry of this id was opened, or one behind it. What it holds lies here or was
-        taken; else it is incomplete, cannot be read, or is not to be delivered."""
+        """Whether the entry of an id, or a later one, was opened.
+
+        The messages of an opened entry are queued or were taken; otherwise the entry is incomplete,
+        cannot be read, or is not to be delivered.
+        """
         opened = self._opened_last
         if opened is None:
             return False
@@ -106,7 +112,7 @@ class ReceiverQueue:
 
     @property
     def last_taken(self) -> MessageId | None:
-        """The last message that the application took; None before the first."""
+        """Id of the last message that the application took; None before the first."""
         taken = self.taken
         if isinstance(taken, MessageBatch):
             last = taken.batch_size - 1 if taken.batch_size else -1
@@ -118,7 +124,7 @@ class ReceiverQueue:
     # -- filling and emptying
 
     def extend(self, deliveries: Sequence[Delivery]) -> None:
-        """Add what came in one network read."""
+        """Add the deliveries of one network read."""
         if self.epoch:
             deliveries = self._of_this_epoch(deliveries)
         (self._incoming if self._held is None else self._held.incoming).extend(deliveries)
@@ -126,25 +132,25 @@ class ReceiverQueue:
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is given out."""
+        """Whether the queue is held, so that nothing is given out."""
         return self._held is not None
 
     def hold(self) -> None:
-        """Give out nothing of what lies here or comes until `release` or `clear`: the subscription
-        is about to be moved, and may not be."""
+        """Give out nothing, queued or new, until `release` or `clear`: the subscription is about to
+        be moved, which may fail."""
         if self._held is None:
             self._held = _Held(self._ready, self._incoming, self.taken)
             self._ready, self._incoming, self.taken = deque(), deque(), None
 
     def release(self) -> None:
-        """The subscription was not moved: what was held is next."""
+        """Give out what was held: the subscription was not moved."""
         if self._held is not None:
             held, self._held = self._held, None
             self._ready, self._incoming, self.taken = held.ready, held.incoming, held.taken
 
     def clear(self) -> None:
-        """Forget everything, the credit too: the broker begins again."""
-        if not self._is_reader or self.is_held:  # else it begins behind what was taken
+        """Drop everything, and the permits, too: the broker begins again."""
+        if not self._is_reader or self.is_held:  # a reader begins after what was taken
             self._round = object()
         self._held = self._corrupt = self._opened_last = None
         self._incoming.clear()
@@ -154,7 +160,7 @@ class ReceiverQueue:
             self.on_cleared()
 
     def drop(self) -> None:
-        """Forget everything and return its credit: the broker sends it again."""
+        """Drop everything and return its permits: the broker sends it again."""
         self._round = object()
         is_held = self.is_held
         self.release()
@@ -169,9 +175,10 @@ class ReceiverQueue:
         self._return_credit(dropped)
 
     def drop_entries(self, entries: Collection[tuple[int, int]], *, of_before: bool) -> None:
-        """Forget what lies here of these entries and return its credit: they are asked for again.
+        """Drop the queued messages of entries that are requested again, and return their permits.
 
-        `of_before`: they may have been taken before the last attachment, and have come again.
+        `of_before`: the entries may have been taken before the last attachment, and redelivered
+        since.
         """
         ready = self._ready
         kept = [each for each in ready if (each.ledger_id, each.entry_id) not in entries]
@@ -190,7 +197,7 @@ class ReceiverQueue:
             self._return_credit(dropped)
 
     def _of_this_epoch(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Without those that the broker sent before it heard of our last redelivery request."""
+        """Return the deliveries that the broker sent after the last redelivery request."""
         current: list[Delivery] = []
         for message, payload in deliveries:
             if message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch:
@@ -202,10 +209,10 @@ class ReceiverQueue:
     # -- taking
 
     def take(self) -> Message | None:
-        """The next message; None if none lies here.
+        """Take and return the next message; None if none is queued.
 
         Raises:
-            CorruptMessageError: it cannot be read; the next call goes on behind it.
+            CorruptMessageError: the message cannot be read; the next call continues after it.
         """
         ready = self._ready
         while not ready:
@@ -218,7 +225,7 @@ class ReceiverQueue:
         return message
 
     def open_all(self) -> None:
-        """Open what lies here, up to a corrupt entry: some of it is not for the application."""
+        """Open all queued entries up to a corrupt one, because some are not for the application."""
         while self._incoming and self._corrupt is None:
             try:
                 self._fill_ready()
@@ -226,7 +233,7 @@ class ReceiverQueue:
                 self._corrupt = error
 
     def next_schema_version(self) -> bytes | None:
-        """The schema version of the message that `take` would give; None: it would give none.
+        """Return the schema version of the next message for `take`; None if there is none.
 
         A corrupt message is kept for `take` to raise.
         """
@@ -238,12 +245,12 @@ class ReceiverQueue:
         return self._ready[0].schema_version if self._ready else None
 
     def is_current(self, what: Message | MessageBatch) -> bool:
-        """Whether it came in this round; if not, it comes again by itself unless it is acknowledged
-        or the subscription was moved behind it."""
+        """Whether a message was delivered in the current round. One that was not is redelivered by
+        itself, unless it is acknowledged or the subscription was moved past it."""
         return what.round is self._round
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """What was taken last, in this round, was not wanted after all: it is next again."""
+        """Return to the queue the messages taken last, in this round: they are next again."""
         if not messages:
             return
         self._credit_due -= len(messages)
@@ -256,9 +263,9 @@ class ReceiverQueue:
             held.taken = before
 
     def take_more(self, messages: list[Message], messages_max: int) -> None:
-        """Append to `messages` what lies here until they are `messages_max`.
+        """Append queued messages to `messages`, until it has `messages_max`.
 
-        A corrupt message ends it, and is met again by the next call.
+        A corrupt message ends it, and is raised by the next call.
         """
         ready = self._ready
         while len(messages) < messages_max:
@@ -278,10 +285,10 @@ class ReceiverQueue:
             messages.append(message)
 
     def _fill_ready(self) -> None:
-        """Split the next entry; `take` is for its messages.
+        """Split the next entry into messages for `take`.
 
         Raises:
-            CorruptMessageError: it cannot be read; the next call goes on behind it.
+            CorruptMessageError: the entry cannot be read; the next call continues after it.
         """
         batch = self._open_next()
         if batch is not None:
@@ -291,15 +298,15 @@ class ReceiverQueue:
             except MalformedPayloadError as error:
                 self._return_credit(charged)
                 raise CorruptMessageError(batch.message_id, str(error)) from error
-            # Messages that compaction took out of a batch cost credit and are not delivered.
+            # Messages that compaction removed from a batch cost permits and are not delivered.
             self._ready.extend(messages)
             self._return_credit(charged - len(messages))
 
     def take_batches(self, entries_max: int) -> list[MessageBatch]:
-        """Up to `entries_max` entries, undecoded; the good ones before a corrupt one.
+        """Return up to `entries_max` entries, undecoded, as far as the first corrupt one.
 
         Raises:
-            CorruptMessageError: the first one cannot be read; the next call goes on behind it.
+            CorruptMessageError: the first one cannot be read; the next call continues after it.
         """
         result: list[MessageBatch] = []
         incoming = self._incoming
@@ -318,7 +325,7 @@ class ReceiverQueue:
         return result
 
     def _open_next(self) -> MessageBatch | None:
-        """The next entry, with its metadata read; None if nothing of it is to be delivered."""
+        """Return the next entry with its metadata; None if nothing of it is to be delivered."""
         error, self._corrupt = self._corrupt, None
         if error is not None:
             raise error
@@ -339,7 +346,7 @@ class ReceiverQueue:
             message_id = MessageId(signed(ledger_id), signed(entry_id), -1, self._source.partition)
             raise CorruptMessageError(message_id, str(failure)) from failure
         batch.round = self._round
-        # Parts of entries have to be left out seldom.
+        # Only rarely do parts of entries have to be left out.
         if self.skip is not None or self._acks.has_partial:
             charged = batch.count
             self._leave_out(batch)
@@ -355,7 +362,8 @@ class ReceiverQueue:
     def _opened(
         self, batch: MessageBatch, open_entry: Callable[[MessageBatch], MessageBatch | None]
     ) -> MessageBatch | None:
-        """What becomes of an entry. Credit: what is delivered is charged when it is taken."""
+        """Pass an entry to `open_entry` and settle the permits: what is delivered is charged when
+        taken."""
         try:
             opened = open_entry(batch)
         except CorruptMessageError:
@@ -366,10 +374,10 @@ class ReceiverQueue:
         return opened
 
     def _leave_out(self, batch: MessageBatch) -> None:
-        """Restrict an entry to what is still to be delivered of it."""
+        """Restrict an entry to the messages that are still to be delivered."""
         place = (batch.ledger_id, batch.entry_id)
         if self._is_reader:
-            # It acknowledges up to a message: what the broker leaves out is no matter.
+            # A reader acknowledges up to a message: what the broker leaves out does not matter.
             known = self._acks.remaining(*place)
         elif batch.batch_size:
             known = self._acks.deliver(*place, batch.batch_size, batch.remaining)
@@ -391,25 +399,25 @@ class ReceiverQueue:
         if batch.batch_size and batch.remaining and not self._is_reader:
             self._acks.leave_out(*place, batch.batch_size, batch.remaining)
 
-    # -- credit
+    # -- permits
 
     def resize(self, messages_max: int) -> None:
-        """Have that many messages at most from now on; what lies here too many is used up first."""
+        """Set the maximum of queued messages; queued ones beyond it are used up first."""
         self._credit_step = max(1, messages_max // 2)
         more, self.messages_max = messages_max - self.messages_max, messages_max
         self._return_credit(more)
 
     def pause(self) -> None:
-        """Give no credit until `resume`."""
+        """Give no permits until `resume`."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """Give what has become due meanwhile."""
+        """Give the permits that became due during the pause."""
         self._is_paused = False
         self._return_credit(0)
 
     def begin(self) -> None:
-        """Give the credit of a fresh queue."""
+        """Give the permits of a fresh queue."""
         self._credit_due = self.messages_max
         self._return_credit(0)
 
@@ -422,7 +430,7 @@ class ReceiverQueue:
 
 
 def _is_skipped(entry: Delivery, skip: tuple[MessageId, bool]) -> bool:
-    """Whether a whole entry lies before the place where a reader begins."""
+    """Whether a whole entry lies before the position where a reader begins."""
     data, payload = entry[0].message_id, entry[1]
     start, is_inclusive = skip
     place = (data.ledgerId, data.entryId)
@@ -433,7 +441,7 @@ def _is_skipped(entry: Delivery, skip: tuple[MessageId, bool]) -> bool:
     try:
         metadata, _ = split_payload(payload)
     except MalformedPayloadError:
-        return False  # the application shall hear of it
+        return False  # the application must get the error
     size = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0
     if not size:
         return not is_inclusive
@@ -441,7 +449,7 @@ def _is_skipped(entry: Delivery, skip: tuple[MessageId, bool]) -> bool:
 
 
 def _place_before(message_id: MessageId) -> MessageId:
-    """The place just before a message: everything up to it is taken, and the message is not."""
+    """Return the position just before a message, as if everything up to it were taken."""
     if message_id.batch_index > 0:
         return replace(message_id, batch_index=message_id.batch_index - 1)
     first = message_id.first_chunk or message_id
@@ -449,7 +457,7 @@ def _place_before(message_id: MessageId) -> MessageId:
 
 
 def _credit_of(entry: Delivery) -> int:
-    """What an entry cost: the messages of it that are open; 1 if it is too damaged to tell."""
+    """Return the permits that an entry cost: its unacknowledged messages, or 1 if damaged."""
     message, payload = entry
     try:
         count = messages_in(payload)

@@ -1,9 +1,9 @@
-"""When entries are asked for again: negative acknowledgements, and timeouts. Pure; no I/O.
+"""Times of redelivery requests: for negative acknowledgements, and for ack timeouts. Pure; no I/O.
 
-Entries are asked for, messages are refused: an entry waits as long as one of its refused messages
-is not acknowledged after all. Likewise entries are watched for a timeout, as long as a message that
-was taken of one is not acknowledged; the time starts anew with every message taken of the entry.
-Bit i stands for message i of a batch.
+Requests are for entries, but negative acknowledgements are for messages. An entry stays due as long
+as one of its negatively acknowledged messages is not acknowledged after all. An entry is watched
+for a timeout as long as a message taken from it is not acknowledged; each further message taken
+from the entry restarts the time. Bit i is message i of a batch.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from magnetar.sdk.ack_grouping import ALL_MESSAGES
 
 
 class Redelivery:
-    """Entries with the time at which they are due, and which of their messages were refused."""
+    """Entries to request again, each with its due time and its negatively acknowledged messages."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, int]] = []
@@ -28,7 +28,7 @@ class Redelivery:
         now_s: float,
         delay_s: float,
     ) -> None:
-        """Ask for an entry again when the delay is over; a second request does not put it off."""
+        """Request an entry again after the delay; a second call does not postpone it."""
         due_s, known = self._waiting.get((ledger_id, entry_id), (now_s + delay_s, 0))
         if not known:
             heapq.heappush(self._due, (due_s, ledger_id, entry_id))
@@ -52,12 +52,12 @@ class Redelivery:
             del self._waiting[ledger_id, entry_id]
 
     def discard_before(self, entry: tuple[int, int]) -> None:
-        """Everything before an entry was acknowledged after all."""
+        """Forget everything before an entry: it was acknowledged after all."""
         for each in [each for each in self._waiting if each < entry]:
             del self._waiting[each]
 
     def take_due(self, *, now_s: float) -> list[tuple[int, int]]:
-        """The entries that are due, in the order of their ids."""
+        """Return and forget the entries that are due, in the order of their ids."""
         due: list[tuple[int, int]] = []
         while self._due and self._due[0][0] <= now_s:
             due_s, ledger_id, entry_id = heapq.heappop(self._due)
@@ -68,26 +68,26 @@ class Redelivery:
         return sorted(due)
 
     def clear(self) -> None:
-        """Everything comes again anyway."""
+        """Forget everything, because it is redelivered anyway."""
         self._due.clear()
         self._waiting.clear()
 
     @property
     def next_s(self) -> float | None:
-        """When the next one is due; None if there is none."""
+        """Time at which the next entry is due, in seconds; None if there is none."""
         return self._due[0][0] if self._due else None
 
 
 @dataclass(frozen=True, slots=True)
 class NackDelay:
-    """How long to wait before a message is asked for again."""
+    """Delay between a negative acknowledgement and the redelivery request."""
 
     min_s: float
     multiplier: float
     max_s: float
 
     def after(self, redelivery_count: int) -> float:
-        """Seconds; grows with how often it has come again already, up to the largest."""
+        """Return the delay in seconds. It grows with the number of redeliveries, up to `max_s`."""
         if self.multiplier == 1.0 or redelivery_count == 0:
             return self.min_s
         try:
@@ -104,12 +104,12 @@ class AckTimeouts:
         self._taken: dict[tuple[int, int], tuple[float, int]] = {}
 
     def add(self, entry: tuple[int, int], bits: int = ALL_MESSAGES, *, now_s: float) -> None:
-        """Messages of the entry were taken."""
+        """Start or restart the timeout of an entry whose messages were taken."""
         _, known = self._taken.pop(entry, (now_s, 0))
         self._taken[entry] = (now_s, known | bits)
 
     def discard(self, entry: tuple[int, int], bits: int = ALL_MESSAGES) -> None:
-        """Stop the timeout of messages that were acknowledged, or are asked for again anyway."""
+        """Stop the timeout of messages that were acknowledged, or are requested again anyway."""
         found = self._taken.get(entry)
         if found is None:
             return
@@ -120,12 +120,12 @@ class AckTimeouts:
             del self._taken[entry]
 
     def discard_before(self, entry: tuple[int, int]) -> None:
-        """Everything before an entry was acknowledged."""
+        """Stop the timeouts of everything before an entry: it was acknowledged."""
         for each in [each for each in self._taken if each < entry]:
             del self._taken[each]
 
     def take_due(self, *, now_s: float) -> list[tuple[int, int]]:
-        """The entries whose time is over, in the order of their ids."""
+        """Return and forget the entries whose time is over, in the order of their ids."""
         due: list[tuple[int, int]] = []
         for entry, (taken_s, _) in self._taken.items():
             if now_s - taken_s < self.timeout_s:
@@ -136,10 +136,10 @@ class AckTimeouts:
         return sorted(due)
 
     def clear(self) -> None:
-        """Everything comes again."""
+        """Forget everything, because it is redelivered."""
         self._taken.clear()
 
     @property
     def next_s(self) -> float | None:
-        """When the next one is due; None if there is none."""
+        """Time at which the next timeout is due, in seconds; None if there is none."""
         return next(iter(self._taken.values()))[0] + self.timeout_s if self._taken else None

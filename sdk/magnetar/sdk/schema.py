@@ -1,8 +1,8 @@
-"""What a schema is: values to bytes and back, and what the broker is told of it. Pure.
+"""Base of schemas: values to bytes and back, and what the client tells the broker of them. Pure.
 
-A `Schema` belongs to nobody until `for_topic` has given a copy to a producer or consumer: a copy
-knows the versions of one topic. Definitions of other versions come from the broker; who does the
-asking (`schema_versions.py`) looks at `is_missing` first and hands them in by `add_version`.
+A producer or consumer gets its own copy of a `Schema` from `for_topic`, which knows the versions of
+one topic. Definitions of other versions come from the broker: `schema_versions.py` checks
+`is_missing` first, and passes them to `add_version`.
 """
 
 from collections.abc import Mapping, MutableSequence
@@ -19,7 +19,7 @@ T = TypeVar("T", default=bytes)
 
 
 class SchemaType(StrEnum):
-    """As Pulsar's tools name them."""
+    """Types of schemas, by the names that Pulsar's tools use."""
 
     BYTES = "BYTES"
     STRING = "STRING"
@@ -74,17 +74,17 @@ _TYPES = {int(number): kind for kind, number in _NUMBERS.items()}
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
-    """A schema as the broker knows it: its type, its definition, its properties."""
+    """A schema as the broker knows it: type, definition, properties."""
 
     type: SchemaType
     definition: bytes = b""
-    """Of AVRO and JSON the Avro definition, as JSON; of primitive types nothing."""
+    """Definition as JSON in Avro's form for AVRO and JSON; empty for primitive types."""
     properties: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
-    """Shown by tools only; empty: the name of the type."""
+    """Name shown by tools only; empty for the name of the type."""
 
     def to_wire(self) -> pb.Schema:
-        """As a part of a command."""
+        """Return the schema as part of a command."""
         found = pb.Schema(
             name=self.name or self.type.value,
             schema_data=self.definition,
@@ -97,10 +97,10 @@ class SchemaInfo:
 
     @classmethod
     def from_wire(cls, schema: pb.Schema) -> Self:
-        """Out of a command.
+        """Read the schema from a command.
 
         Raises:
-            SchemaVersionError: a type that this client does not know.
+            SchemaVersionError: the type is one that this client does not know.
         """
         kind = _TYPES.get(schema.type)
         if kind is None:
@@ -110,25 +110,27 @@ class SchemaInfo:
 
 
 def _pairs(schema: pb.Schema) -> MutableSequence[pb.KeyValue]:
-    """The schema's properties. The cast is needed: type checkers take the name for the enumerator
-    of that name in Schema."""
+    """Return the schema's properties. The cast is needed because type checkers resolve the name to
+    an enumerator of `Schema`."""
     return cast("MutableSequence[pb.KeyValue]", schema.properties)
 
 
 class Schema(Generic[T]):
-    """Values of `T` as bytes. What follows is of bytes themselves; others say what differs."""
+    """Converts values of `T` to bytes and back. The defaults here fit plain bytes; subclasses
+    override what differs."""
 
     info: SchemaInfo | None = None
-    """What the broker is told; None: nothing, as for bytes."""
+    """Schema to register with the broker; None to register nothing, as for bytes."""
     takes_topic_schema = False
-    """Whether `adopt` wants the topic's own schema before a producer is made with it."""
+    """Whether `adopt` must get the topic's own schema before a producer is made with this one."""
 
     def for_topic(self) -> "Schema[T]":
-        """A copy that keeps the versions of one topic; the schema itself if it keeps none."""
+        """Return a copy that keeps the versions of one topic; the schema itself if it keeps
+        none."""
         return self
 
     def encode(self, value: T) -> bytes:
-        """The payload.
+        """Return the payload of a value.
 
         Raises:
             SchemaValueError: the value does not fit.
@@ -136,11 +138,12 @@ class Schema(Generic[T]):
         raise NotImplementedError
 
     def encode_key(self, value: T) -> bytes | None:
-        """The message's key, if the schema makes one out of the value (KEY_VALUE, SEPARATED)."""
+        """Return the message's key, if the schema makes one from the value (KEY_VALUE,
+        SEPARATED)."""
         return None
 
     def is_null(self, value: T | None) -> bool:
-        """Whether the message of this value has none, and says so: its payload is empty then."""
+        """Whether the message of a value is marked as having none; its payload is then empty."""
         return value is None
 
     def is_null_key(self, value: T) -> bool:
@@ -148,7 +151,7 @@ class Schema(Generic[T]):
         return False
 
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> T:
-        """The value of a payload; `version` is the message's `schema_version`, as it is there.
+        """Return the value of a payload; `version` is the message's `schema_version`, unchanged.
 
         Raises:
             SchemaValueError: the payload does not fit.
@@ -157,7 +160,7 @@ class Schema(Generic[T]):
         raise NotImplementedError
 
     def check(self, data: bytes) -> None:
-        """Whether others can read a payload, too.
+        """Check that consumers can read a payload.
 
         Raises:
             SchemaValueError: they cannot.
@@ -165,7 +168,7 @@ class Schema(Generic[T]):
         self.decode(data)
 
     def decode_null(self, version: bytes = b"", key: bytes | None = None) -> T | None:
-        """The value of a message that says it has none.
+        """Return the value of a message that is marked as having none.
 
         Raises:
             SchemaValueError, SchemaVersionError: the key does not fit (KEY_VALUE, SEPARATED).
@@ -173,25 +176,26 @@ class Schema(Generic[T]):
         return None
 
     def is_missing(self, version: bytes) -> bool:
-        """Whether `decode` needs the definition of this version, and has not got it yet."""
+        """Whether `decode` needs the definition of a version and does not have it yet."""
         return False
 
     def add_version(self, version: bytes, info: SchemaInfo) -> None:
-        """The definition of a version, from the broker.
+        """Take the definition of a version, from the broker.
 
         Raises:
             SchemaVersionError: messages of that version cannot be read with this schema.
         """
 
     def adopt(self, info: SchemaInfo | None) -> None:
-        """The topic's own schema, of a producer with `takes_topic_schema`; None: it has none."""
+        """Take the topic's own schema for a producer with `takes_topic_schema`; None if the topic
+        has none."""
 
 
 class VersionedSchema(Schema[T]):
     """A schema whose payloads can only be read with the definition they were written with."""
 
     VERSIONS_MAX = 1_000
-    """Definitions that are kept; then all are forgotten and asked for again."""
+    """Definitions that are kept. At this bound all are forgotten, and requested again."""
 
     def __init__(self) -> None:
         self._known: set[bytes] = set()
@@ -200,14 +204,14 @@ class VersionedSchema(Schema[T]):
         return bool(version) and version not in self._known
 
     def _remember(self, version: bytes) -> None:
-        """To be called by `add_version`, before it keeps what it has made of the definition."""
+        """Record a version; called by `add_version` before it stores the parsed definition."""
         if len(self._known) >= self.VERSIONS_MAX:
             self._known.clear()
             self._forget_versions()
         self._known.add(version)
 
     def _forget_versions(self) -> None:
-        """The bound is reached."""
+        """Forget all definitions, because there are `VERSIONS_MAX`."""
 
     def _check_version(self, version: bytes) -> None:
         if self.is_missing(version):

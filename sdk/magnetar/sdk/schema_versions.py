@@ -1,4 +1,4 @@
-"""Asking the broker for schemas: the one of a topic, those of its messages, and new ones."""
+"""Schema requests to the broker: get a topic's schemas, and register new ones."""
 
 from collections.abc import Iterable
 
@@ -12,11 +12,12 @@ from magnetar.sdk.wire.pulsar_pb2 import BaseCommand, CommandGetOrCreateSchema, 
 async def get_schema(
     connection: Connection, topic: str, version: bytes = b""
 ) -> tuple[SchemaInfo, bytes] | None:
-    """A version of a topic's schema (the latest, if empty), and its version; None: there is none.
+    """Return a version of a topic's schema (the latest, if empty) with its version; None if there
+    is none.
 
     Raises:
         ServiceError, BrokerUnavailableError, OperationTimeoutError
-        SchemaVersionError: a type that this client does not know.
+        SchemaVersionError: the type is one that this client does not know.
     """
     request_id = connection.next_request_id()
     command = await connection.request(
@@ -38,10 +39,10 @@ async def get_schema(
 
 
 async def get_or_create_schema(connection: Connection, topic: str, info: SchemaInfo) -> bytes:
-    """Register a schema at the broker that serves the topic; returns its version.
+    """Register a schema at the broker that serves the topic, and return its version.
 
     Raises:
-        IncompatibleSchemaError: it does not fit those that are there.
+        IncompatibleSchemaError: the schema does not fit the topic's schemas.
         ServiceError, BrokerUnavailableError, OperationTimeoutError
     """
     request_id = connection.next_request_id()
@@ -63,9 +64,9 @@ async def get_or_create_schema(connection: Connection, topic: str, info: SchemaI
 async def load_versions(
     connection: Connection, topic: str, schema: Schema[T], versions: Iterable[bytes]
 ) -> None:
-    """Hand a schema the definitions that it misses. What cannot be had is left missing.
+    """Give a schema its missing definitions. A definition that cannot be read stays missing.
 
-    The message then says so when its value is asked for: it must not be lost for that.
+    `Message.value` then raises an error, so that no message is lost for it.
 
     Raises:
         BrokerUnavailableError, OperationTimeoutError

@@ -24,17 +24,17 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrl:
-    """The brokers to begin with; any of them will do."""
+    """Addresses of a service URL. The client starts with any of them."""
 
     addresses: tuple[Address, ...]
     is_tls: bool = False
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Parse a URL of one or several hosts; the port is 6650 if none is given, 6651 for TLS.
+        """Parse a URL of one or several hosts. The default port is 6650, and 6651 for TLS.
 
         Raises:
-            InvalidUrlError: of another form.
+            InvalidUrlError: the URL has another form.
         """
         scheme, separator, rest = url.partition("://")
         is_tls = scheme == "pulsar+ssl"

@@ -1,9 +1,9 @@
-"""Sessions: how a producer or consumer gets to its broker, and back to it after a loss.
+"""Sessions: how a producer or consumer reaches its broker, and returns to it after a loss.
 
-A `Session` runs one task for the life of its user: find the broker, attach (PRODUCER or SUBSCRIBE),
-wait until the broker or the connection drops it, begin again with growing pauses. Until it was
-attached for the first time an error that no retry can help, or the operation timeout, ends it;
-later only the errors that the protocol calls final do.
+A `Session` runs one task for the life of its user. The task finds the broker, attaches (PRODUCER or
+SUBSCRIBE), waits until the broker or the connection drops it, and begins again with growing pauses.
+Before the first attachment, an error that no retry can help, or the operation timeout, ends the
+session. Later only the errors that the protocol calls final do.
 """
 
 import asyncio
@@ -24,17 +24,20 @@ _QUICK_LOSS_S = 1.0
 _QUICK_LOSSES_MAX = 3
 
 FINAL_ERRORS = (ProducerFencedError, TopicTerminatedError, AlreadyClosedError)
-"""What ends a session that was attached once: no broker will say anything else later, or none will
-be asked again."""
+"""Errors that end a session after its first attachment: no broker will answer otherwise later, or
+the client asks none again."""
 
 
 def until(deadline_s: float, pause_s: float, clock: Clock) -> float:
-    """A pause that ends no later than the deadline: the last attempt is made then."""
+    """Return the pause, shortened so that the last attempt is made at the deadline."""
     return max(0.0, min(pause_s, deadline_s - clock.monotonic_s()))
 
 
 class Session:
-    """See the module's text. `start` waits for the first attachment; `close` ends the task."""
+    """Keeps one producer or consumer attached to its broker.
+
+    `start` waits for the first attachment; `close` ends the task.
+    """
 
     def __init__(
         self,
@@ -48,9 +51,11 @@ class Session:
         random: random.Random,
         gives_up: bool = True,
     ) -> None:
-        """`attach` does the whole exchange; `on_failed` is told when the session ends for good.
+        """Take the steps of a session.
 
-        `gives_up`: whether the first attachment must succeed within the operation timeout.
+        `attach` does the whole exchange with the broker. `on_failed` is called when the session
+        ends for good. `gives_up`: whether the first attachment must succeed within the operation
+        timeout.
         """
         self._gives_up = gives_up
         self._name = name
@@ -63,14 +68,14 @@ class Session:
             random=random,
         )
         self.connection: Connection | None = None
-        """The connection that we are attached to, if we are."""
+        """The connection that the session is attached to, or attaches to; None if there is none."""
         self.failure: SdkError | None = None
         """Why the session is over; None while it lives."""
         self.attachments = 0
-        """How often we were attached."""
+        """Number of attachments so far."""
         self._quick_losses = 0
         self._lost = asyncio.Event()
-        # In the order of waiting: what happens next must not depend on addresses.
+        # In the order of waiting: the order of waking must not depend on memory addresses.
         self._changed: dict[asyncio.Future[None], None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -78,7 +83,7 @@ class Session:
         """Attach for the first time.
 
         Raises:
-            SdkError: the reason why it could not.
+            SdkError: the reason why the session could not attach.
         """
         self._task = asyncio.create_task(self._run(), name=f"magnetar {self._name}")
         self._task.add_done_callback(self._on_task_done)
@@ -89,7 +94,7 @@ class Session:
             raise
 
     async def wait_attached(self, attachments: int) -> None:
-        """Wait until we were attached more than `attachments` times, and are.
+        """Wait until the session is attached, for more than `attachments` times in all.
 
         Raises:
             SdkError: the session is over.
@@ -105,17 +110,18 @@ class Session:
             raise self.failure
 
     def expect_loss(self) -> None:
-        """The user itself is about to make the broker drop us (a seek): that is no bad sign."""
+        """Announce a loss that the user itself causes (by a seek), so that it does not count as
+        quick."""
         self._quick_losses = 0
 
     def lose(self, connection: Connection | None = None) -> None:
-        """We are detached from `connection` (any, if None): attach again."""
+        """Handle the loss of `connection` (of any, if None): attach again."""
         if connection is None or connection is self.connection:
             self.connection = None
             self._lost.set()
 
     async def close(self) -> None:
-        """End the task. The caller tells the broker."""
+        """End the task. The caller detaches at the broker."""
         if self.failure is None:
             self.failure = AlreadyClosedError(f"{self._name} is closed")
         self._wake()
@@ -131,7 +137,7 @@ class Session:
             self._lost.clear()
             try:
                 connection = await self._find()
-                # A loss during the attachment must be seen: set before, not after, its answer.
+                # Set before the answer, so that a loss during the attachment is noticed.
                 self.connection = connection
                 await self._attach(connection)
             except SdkError as error:
@@ -148,7 +154,8 @@ class Session:
             await self._after_loss(self._clock.monotonic_s() - attached_at_s)
 
     async def _after_loss(self, attached_s: float) -> None:
-        """Go on at once after a good while or an odd loss; pause if we are dropped too often."""
+        """Attach again at once after a long attachment or a single loss; pause after several quick
+        losses."""
         self._quick_losses = self._quick_losses + 1 if attached_s < _QUICK_LOSS_S else 0
         if self._quick_losses > _QUICK_LOSSES_MAX:
             await self._pause()
@@ -156,7 +163,7 @@ class Session:
             self._backoff.reset()
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """A defect of ours must not leave the user waiting for ever: it is told, and raised on."""
+        """Report a defect in the client to the user, which would otherwise wait for ever."""
         defect = None if task.cancelled() else task.exception()
         if defect is not None and self.failure is None:
             self.failure = SdkError(f"{self._name}: defect in the client: {defect!r}")

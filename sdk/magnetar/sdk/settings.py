@@ -1,6 +1,6 @@
 """Settings of the client, its producers, consumers and readers, and the policies in them.
 
-Frozen values with the unit last in each name; a value out of bounds raises ValueError at once.
+Values are frozen, and their names end in the unit. A value out of bounds raises ValueError at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ class SubscriptionType(Enum):
 
     @property
     def keeps_order(self) -> bool:
-        """One consumer at a time gets everything, in order."""
+        """Whether one consumer at a time gets all messages, in order."""
         return self in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
 
 
@@ -70,7 +70,7 @@ _SUBSCRIPTION_TYPES = {
 
 
 class InitialPosition(Enum):
-    """Where a subscription begins that does not exist yet."""
+    """Where a new subscription begins."""
 
     LATEST = "latest"
     EARLIEST = "earliest"
@@ -108,7 +108,7 @@ def _check(name: str, value: float, low: float, high: float) -> None:
 
 
 def _check_kind(name: str, value: object, kind: type) -> None:
-    """Refuse the text that other clients take in its place, before somebody else trips over it."""
+    """Refuse values such as the text that other clients take, before a later step fails on them."""
     if isinstance(value, kind):
         return
     if issubclass(kind, Enum):
@@ -119,9 +119,10 @@ def _check_kind(name: str, value: object, kind: type) -> None:
 
 
 def check_settings(settings: object, kind: type[SettingsT]) -> SettingsT:
-    """
+    """Check the class of settings, and return them.
+
     Raises:
-        TypeError: these are no settings of this kind.
+        TypeError: the settings are of another class.
     """
     if not isinstance(settings, kind):
         raise TypeError(f"settings must be a {kind.__name__}(…), not {type(settings).__name__}")
@@ -129,7 +130,7 @@ def check_settings(settings: object, kind: type[SettingsT]) -> SettingsT:
 
 
 HASHES = 65_536
-"""Key hashes are 0 to 65535 (Murmur3, modulo this)."""
+"""Number of key hashes, 0 to 65535 (Murmur3, modulo this)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +138,12 @@ class KeySharedPolicy:
     """How the keys of a Key_Shared subscription are divided among its consumers."""
 
     hash_ranges: tuple[tuple[int, int], ...] = ()
-    """Hashes of this consumer, ends included (STICKY); empty: the broker divides them."""
+    """Hash ranges of this consumer, ends included (STICKY); empty: the broker divides them."""
     allow_out_of_order: bool = False
-    """Give a key to a new consumer before the old one has acknowledged what it has of it."""
+    """Whether a new consumer gets a key before the old one has acknowledged its messages of it."""
     entry_buckets: bool = False
-    """The ranges are the entry buckets of a segment of a scalable topic: all consumers name the
-    same ones, and the broker divides them. Stream consumers set it."""
+    """Whether the ranges are the entry buckets of a segment of a scalable topic. All consumers then
+    name the same buckets, and the broker divides them. Set by stream consumers."""
 
     def __post_init__(self) -> None:
         last = -1
@@ -156,18 +157,18 @@ class KeySharedPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPolicy:
-    """What becomes of a message that was delivered again and again."""
+    """When and where messages go that were redelivered too often."""
 
     redeliveries_max: int
-    """Redeliveries of a message before it goes to the dead letter topic; the first delivery is not
-    counted."""
+    """Redeliveries of a message before it goes to the dead letter topic; the first delivery does
+    not count."""
     topic: str = ""
-    """Empty: `{topic}-{subscription}-DLQ`, as with the official clients."""
+    """Dead letter topic; empty for `{topic}-{subscription}-DLQ`, as with the official clients."""
     retry_topic: str = ""
-    """Empty: `{topic}-{subscription}-RETRY`; see `ConsumerSettings.retry_topic`."""
+    """Retry topic; empty for `{topic}-{subscription}-RETRY`. See `ConsumerSettings.retry_topic`."""
     initial_subscription: str = ""
-    """A subscription of the dead letter topic, made before its first message if it is not there:
-    without one, nothing holds the letters. Empty: none is made."""
+    """Subscription of the dead letter topic, made before its first message if it does not exist.
+    Without a subscription, the dead letter topic keeps no messages. Empty: none is made."""
 
     def __post_init__(self) -> None:
         if self.redeliveries_max < 0:
@@ -176,13 +177,13 @@ class DeadLetterPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReceivePolicy:
-    """`receive_batch` returns as soon as one of these is reached."""
+    """Limits at which `receive_batch` returns, whichever is reached first."""
 
     messages_max: int = 1_000
     bytes_max: int = 10 * 1024 * 1024
-    """Of payloads; a single message may be larger."""
+    """Payload bytes of a batch; a single message may be larger."""
     timeout_ms: int = 100
-    """0: wait until one of the others is reached."""
+    """Longest wait in ms; 0: wait until another limit is reached."""
 
     def __post_init__(self) -> None:
         if not (self.messages_max >= 1 and self.bytes_max >= 1 and self.timeout_ms >= 0):
@@ -193,55 +194,57 @@ class BatchReceivePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Connections and requests."""
+    """Settings of a client: connections, requests, authentication, TLS."""
 
     connect_timeout_ms: int = 10_000
-    """TCP connect and CONNECT handshake together."""
+    """Time limit for the TCP connect and the CONNECT handshake together."""
     operation_timeout_ms: int = 30_000
-    """A request to its answer; the creation of a producer or consumer with all its retries."""
+    """Time limit from a request to its answer, and for creating a producer or consumer with all
+    retries."""
     close_timeout_ms: int = 3_000
-    """How long something that closes waits for the broker's word before it goes without."""
+    """How long a closing producer or consumer waits for the broker's answer."""
     keep_alive_ms: int = 30_000
-    """A silent connection is probed after this time, and closed after as much again."""
+    """Interval between PINGs; a connection that stays silent for one after a PING is closed."""
     reconnect_delay_min_ms: int = 100
     """First pause before a reconnect; doubles with every failure, with jitter."""
     reconnect_delay_max_ms: int = 10_000
     authentication: "Authentication | None" = field(default=None, repr=False)
-    """See `magnetar.sdk.authentication`; goes before the three below."""
+    """Credentials, see `magnetar.sdk.authentication`. Used instead of the three fields below."""
     auth_method_name: str = "none"
     """`none`, `token`, `basic`, `tls`, …; `token` sends the token as it is."""
     auth_data: bytes = field(default=b"", repr=False)
     auth_supplier: Callable[[], bytes] | None = field(default=None, repr=False)
-    """Gives the `auth_data` of the moment: asked at each connection, and when the broker says that
-    they have expired. It must not block."""
+    """Returns the current `auth_data`, called at each connection and when the broker says that they
+    have expired. Must not block."""
     tls_trust_file: str = ""
-    """PEM: who may vouch for brokers, with pulsar+ssl://; empty: the system's authorities."""
+    """PEM file of the authorities that may sign brokers' certificates; empty for the system's."""
     tls_certificate_file: str = ""
-    """PEM: the client's own certificate, for mutual TLS."""
+    """PEM file of the client's own certificate, for mutual TLS."""
     tls_key_file: str = ""
     tls_checks_host: bool = True
-    """Whether a broker's certificate must be for the host that was connected to."""
+    """Whether a broker's certificate must name the host that the client connects to."""
     memory_bytes_max: int = 0
-    """Payload bytes that all producers of the client may have under way together: `send` waits,
-    `send_nowait` raises PendingLimitError. 0: no limit beyond that of each producer."""
+    """Pending payload bytes of all producers of the client together. At the limit `send` waits, and
+    `send_nowait` raises PendingLimitError. 0: only each producer's own limit."""
     is_replicator: bool = False
-    """Of a broker that copies topics: messages say their places, and receipts are to name these."""
+    """Whether the client is a broker that copies topics: messages carry their source positions, and
+    receipts name these."""
     listener_name: str = ""
     """Name of the broker's advertised listener to ask for; empty for the default one."""
 
     @property
     def credentials(self) -> bytes:
-        """The `auth_data` of the moment, for who uses no `authentication`."""
+        """The current `auth_data`, for clients without `authentication`."""
         return self.auth_data if self.auth_supplier is None else self.auth_supplier()
 
     async def current_credentials(self) -> tuple[str, bytes]:
-        """The method's name, and the credentials of the moment.
+        """Return the name of the method, and the current credentials.
 
         Raises:
             IssuerUnavailableError: an application's own code raised an OSError (a TimeoutError is
-                one): a file that is being replaced, an issuer that is away; it may pass.
-            CredentialsError: there are none. Whatever else such code raises is one too: a producer
-                that is connected tries again.
+                one), for example for a file that is being replaced; it may pass.
+            CredentialsError: there are none, or such code raised another exception. A connected
+                producer tries again.
         """
         try:
             if self.authentication is not None:
@@ -257,10 +260,10 @@ class ClientSettings:
             raise CredentialsError(f"the credentials are not available: {error!r}") from error
 
     def credentials_refused(self) -> None:
-        """A broker refused them: the next ones may be others."""
+        """Notify `authentication` that a broker refused its credentials, so that it renews them."""
         if self.authentication is None:
             return
-        # Who has none does not load it.
+        # Clients without authentication do not load the module.
         from magnetar.sdk.authentication import RefusalListener
 
         if isinstance(self.authentication, RefusalListener):
@@ -283,63 +286,64 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """One producer."""
+    """Settings of one producer."""
 
     name: str = ""
-    """Empty: the broker makes one up. Give one, unique per topic, for deduplication."""
+    """Name, unique per topic; needed for deduplication. Empty: the broker chooses one."""
     initial_sequence_id: int | None = None
     """Sequence id of the first message; by default one more than the broker remembers, or 0."""
     batching: bool = True
-    """Put messages together into one entry. Large batches are many times faster than singles."""
+    """Whether to put messages together into one entry. Large batches are many times faster."""
     batch_messages_max: int = 1_000
     batch_bytes_max: int = 128 * 1024
-    """Sum of the payloads of a batch, before compression."""
+    """Most payload bytes of a batch, before compression."""
     batch_delay_ms: float = 0.0
-    """How long a batch waits for more. 0: until the end of the event loop's turn, so that whatever
-    is sent together travels together and nothing waits."""
+    """How long a batch waits for more messages. 0: until the end of the event loop's turn, so that
+    messages sent together are batched together and none waits."""
     pending_messages_max: int = 10_000
-    """Messages without receipt; `send` waits for room, `send_nowait` raises PendingLimitError."""
+    """Most pending messages; beyond, `send` waits, and `send_nowait` raises PendingLimitError."""
     pending_bytes_max: int = 64 * 1024 * 1024
     send_timeout_ms: int = 30_000
-    """Time from the call to the receipt, over all reconnects. 0: no limit."""
+    """Time limit from the call to the receipt, over all reconnects. 0: no limit."""
     compression: Compression = Compression.NONE
     access_mode: AccessMode = AccessMode.SHARED
     encrypted: bool = False
-    """Everything is sent by `send_encoded_nowait`, encrypted; topics may require that."""
+    """Whether all messages are sent by `send_encoded_nowait`, already encrypted. Topics may require
+    encryption."""
     batch_by_key: bool = False
-    """Each batch holds messages of one ordering key (or key): what Key_Shared subscriptions need,
-    because they give a batch to one consumer."""
+    """Whether each batch holds messages of one ordering key (or key). Key_Shared subscriptions need
+    that, because they give a batch to one consumer."""
     chunking: bool = False
-    """Send messages in parts that are larger than the broker accepts; otherwise they are refused.
-    """
+    """Whether to split messages above the broker's limit into chunks instead of refusing them."""
     chunk_bytes_max: int = 0
-    """Size of the parts; 0: as large as the broker accepts. Topics may have limits of their own."""
+    """Size of a chunk; 0: as large as the broker accepts. Topics may have limits of their own."""
     encryption_keys: tuple[str, ...] = ()
-    """Names of public keys: who has the private key of one of them can read."""
+    """Names of public keys. The owner of any of the private keys can read the messages."""
     key_reader: "KeyReader | None" = field(default=None, repr=False)
-    """Where these keys are; see `magnetar.sdk.encryption`."""
+    """Source of the public keys; see `magnetar.sdk.encryption`."""
     data_key_lifetime_ms: int = 4 * 3_600_000
-    """After this time messages are encrypted with a new data key, and public keys read again."""
+    """Age at which the data key is replaced, and the public keys are read again."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Shown in the topic's statistics."""
+    """Properties shown in the topic's statistics."""
     initial_subscription: str = ""
-    """A subscription that the broker makes with the topic, from its beginning, if it has none of
-    this name: nothing that is sent is lost before somebody subscribes."""
+    """Subscription that the broker makes with the topic, from its beginning, if there is none of
+    this name. Messages sent before a consumer subscribes are then kept."""
     interceptors: "tuple[ProducerInterceptor, ...]" = ()
-    """See `magnetar.sdk.interceptors`."""
+    """Interceptors, called in this order; see `magnetar.sdk.interceptors`."""
     routing: RoutingMode | Router = RoutingMode.ROUND_ROBIN
-    """Partitioned topics: where messages without a key go; or a function that is asked for each
-    message, whatever its key: it gets the message and the number of partitions."""
+    """Partitioned topics: where messages without a key go. A function is called for each message,
+    whatever its key, with the message and the number of partitions."""
     hashing: Hashing = Hashing.JAVA_STRING
-    """Partitioned topics: how a key chooses its partition."""
+    """Partitioned topics: hash that chooses the partition of a key."""
     lazy_partitions: bool = False
-    """Partitioned topics: connect to a partition when the first message for it comes. At the start
-    only one of them is tried."""
+    """Partitioned topics: whether to connect to a partition only at its first message. At the start
+    only one partition is connected."""
     partitions_refresh_ms: int = 60_000
-    """Partitioned topics: how often to look whether partitions were added; 0: never."""
+    """Partitioned topics: how often the client checks whether partitions were added; 0: never."""
     follow_layout: bool = False
-    """Plain and partitioned topics: send by the topic's layout, as to a scalable topic, and go on
-    when the topic becomes one. Keys are hashed by Murmur3 then, whatever `hashing` says."""
+    """Plain and partitioned topics: whether to send by the topic's layout, as to a scalable topic,
+    and to continue when the topic becomes one. Keys are then hashed by Murmur3, whatever `hashing`
+    says."""
 
     def __post_init__(self) -> None:
         _check_kind("compression", self.compression, Compression)
@@ -364,14 +368,14 @@ class ProducerSettings:
         _check("send_timeout_ms", self.send_timeout_ms, 0, 86_400_000)
 
     def encryptor(self, clock: Clock) -> "MessageEncryptor | None":
-        """What encrypts the messages; None: nothing does.
+        """Make the encryptor of a producer; return None if it does not encrypt.
 
         Raises:
             CryptoKeyError: a public key is missing or cannot be used.
         """
         if self.key_reader is None or not self.encryption_keys:
             return None
-        # Who encrypts nothing loads no cryptography.
+        # Producers that do not encrypt load no cryptography.
         from magnetar.sdk.encryption import MessageEncryptor
 
         return MessageEncryptor(
@@ -384,83 +388,85 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """One consumer."""
+    """Settings of one consumer."""
 
     name: str = ""
-    """Shown in statistics, decides who is active in Failover; empty: a random one."""
+    """Name in statistics; decides which consumer is active in Failover. Empty: a random one."""
     subscription_type: SubscriptionType = SubscriptionType.EXCLUSIVE
     key_shared: KeySharedPolicy = field(default_factory=KeySharedPolicy)
     """Keys that a Key_Shared consumer gets; with ranges, also those that an Exclusive one sees."""
     initial_position: InitialPosition = InitialPosition.LATEST
     durable: bool = True
-    """False: the subscription lives as long as its consumer, as a reader's does."""
+    """Whether the subscription outlives its consumer; a reader's does not."""
     start_message_id: MessageId | None = None
-    """Where a subscription begins that is not durable; None: by `initial_position`."""
+    """Where a non-durable subscription begins; None: by `initial_position`."""
     start_inclusive: bool = False
-    """Deliver the start message itself too; with LATEST, the newest one."""
+    """Whether to deliver the start message itself, too; with LATEST, the newest message."""
     receiver_queue_messages: int = 1_000
-    """Messages that the broker may send ahead. An entry counts with all its messages, so let this
-    be several times the size of the batches that producers make."""
+    """Messages that the broker may send ahead. An entry counts with all its messages, so set this
+    to several times the batch size of the producers."""
     receiver_queue_messages_total: int = 50_000
-    """With several topics or partitions, bound for all of them together; each has at least 1."""
+    """Limit for several topics or partitions together; each has at least 1."""
     ack_group_ms: int = 100
-    """Acknowledgements are collected this long (0: until the end of the event loop's turn)."""
+    """How long acknowledgements are collected; 0: until the end of the event loop's turn."""
     ack_group_max: int = 1_000
-    """… or until there are this many."""
+    """Number of collected acknowledgements at which they are sent at once."""
     batch_index_ack: bool = False
-    """Acknowledge single messages of a batch at once; otherwise the entry, when all are."""
+    """Whether to acknowledge messages of a batch singly; otherwise the entry, when all are."""
     nack_delay_ms: int = 60_000
-    """Pause before a negatively acknowledged message is asked for again."""
+    """Delay before a negatively acknowledged message is requested again."""
     nack_delay_multiplier: float = 1.0
-    """The pause grows by this factor with each redelivery (Shared and Key_Shared) …"""
+    """Factor by which the delay grows with each redelivery (Shared and Key_Shared)."""
     nack_delay_max_ms: int = 600_000
-    """… up to this one."""
+    """Longest delay, when `nack_delay_multiplier` makes it grow."""
     ack_timeout_ms: int = 0
-    """A message that is not acknowledged so long after it was taken is asked for again; 0: never.
-    Of a batch, and on Exclusive and Failover, more than the one comes again."""
+    """Time from taking a message until it is requested again if not acknowledged; 0: never. On
+    Exclusive and Failover subscriptions, and for batches, more than the one message is redelivered.
+    """
     dead_letters: DeadLetterPolicy | None = None
-    """Where messages go that came too often; only Shared and Key_Shared count deliveries."""
+    """Dead letter policy. Only Shared and Key_Shared subscriptions count deliveries."""
     retry_topic: bool = False
-    """Consume the retry topic too, so that `reconsume_later` can be used."""
+    """Whether to consume the retry topic, too, so that `reconsume_later` can be used."""
     batch_receive: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
-    """What `receive_batch` collects."""
+    """Limits of `receive_batch`."""
     key_reader: "KeyReader | None" = field(default=None, repr=False)
-    """Where the private keys are that open encrypted messages; None: those come as they are."""
+    """Source of the private keys; None: encrypted messages are delivered as they are."""
     crypto_failure_action: "CryptoFailureAction | None" = None
-    """What to do with a message that no key opens; None: FAIL, an EncryptedMessageError."""
+    """How to handle a message that no key decrypts; None: FAIL, with an EncryptedMessageError."""
     chunked_messages_max: int = 100
-    """Messages in chunks that may be incomplete at a time; at the limit the oldest is given up."""
+    """Most incomplete chunked messages at a time; at the limit the oldest is given up."""
     chunked_message_bytes_max: int = 256 * 1024 * 1024
-    """Bound on one message in chunks, and on all incomplete ones together."""
+    """Most bytes of one chunked message, and of all incomplete ones together."""
     chunked_message_age_ms: int = 60_000
-    """An incomplete message is given up after this time."""
+    """Age at which an incomplete message is given up."""
     acknowledge_incomplete_chunks: bool = False
-    """Acknowledge the chunks of a message that is given up; otherwise they come again."""
+    """Whether to acknowledge the chunks of a message that is given up; otherwise they are
+    redelivered."""
     topics_update_ms: int = 60_000
-    """How often to ask for new partitions, and for topics that fit a pattern."""
+    """How often the client checks for new partitions, and for topics that match a pattern."""
     handover_ms: int = 10_000
-    """Stream consumers: how long a segment that goes to another consumer waits until what was taken
-    of it is acknowledged; what is not then comes again there."""
+    """Stream consumers: how long a segment that moves to another consumer waits for
+    acknowledgements of taken messages. The rest is redelivered there."""
     interceptors: tuple[ConsumerInterceptor, ...] = ()
-    """Called for each message, in this order; see `interceptors.py`."""
+    """Interceptors, called for each message in this order; see `interceptors.py`."""
     on_active_change: Callable[[str, bool], None] | None = None
-    """Failover: called with a topic's name when this consumer becomes its active one, or ceases."""
+    """Failover: called with a topic's name and whether this consumer is now its active one."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Shown in the statistics of the consumer."""
+    """Metadata shown in the consumer's statistics."""
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
-    """Kept with the subscription, if this consumer creates it."""
+    """Properties stored with the subscription, if this consumer creates it."""
     replicate_subscription_state: bool = False
     """Whether other clusters that the topic is copied to keep the subscription in step, so that
-    consumers can go on there. Once asked for, it stays so."""
+    consumers can continue there. Once enabled, it stays so."""
     create_topic: bool = True
-    """False: TopicNotFoundError if there is none; otherwise brokers make it, if they may."""
+    """Whether brokers may create a missing topic; otherwise TopicNotFoundError is raised."""
     priority_level: int = 0
-    """0 is served first (Shared and Failover)."""
+    """Priority of the consumer; 0 is served first (Shared and Failover)."""
     read_compacted: bool = False
-    """The newest message of each key instead of all (Exclusive and Failover)."""
+    """Whether to read only the newest message of each key (Exclusive and Failover)."""
     verify_checksum: bool = True
     decompressed_bytes_max: int = 64 * 1024 * 1024
-    """Bound on a payload after decompression: a small message must not fill the memory."""
+    """Most bytes of a payload after decompression: a small message must not fill the memory."""
 
     def __post_init__(self) -> None:
         _check_kind("subscription_type", self.subscription_type, SubscriptionType)
@@ -497,10 +503,10 @@ class ConsumerSettings:
             raise ValueError("dead_letters needs a Shared or Key_Shared subscription")
 
     def decryptor(self) -> "MessageDecryptor | None":
-        """What decrypts messages; None: nothing does."""
+        """Make the decryptor of a consumer; return None if it does not decrypt."""
         if self.key_reader is None:
             return None
-        # Who decrypts nothing loads no cryptography.
+        # Consumers that do not decrypt load no cryptography.
         from magnetar.sdk.encryption import MessageDecryptor
 
         return MessageDecryptor(self.key_reader)
@@ -508,22 +514,22 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
-    """One reader."""
+    """Settings of one reader."""
 
     name: str = ""
     start_inclusive: bool = False
-    """Deliver the start message itself too; with LATEST, the newest one."""
+    """Whether to deliver the start message itself, too; with LATEST, the newest message."""
     receiver_queue_messages: int = 1_000
     receiver_queue_messages_total: int = 50_000
-    """Of a partitioned topic, bound for all partitions together; each has at least 1."""
+    """Limit for all partitions of a topic together; each has at least 1."""
     hash_ranges: tuple[tuple[int, int], ...] = ()
-    """Read only messages whose key's hash (0 to 65535) is in one of these ranges, ends included."""
+    """Hash ranges (0 to 65535, ends included) of the keys to read; empty: all messages."""
     topics_update_ms: int = 60_000
-    """How often to ask for new partitions."""
+    """How often the client checks for new partitions."""
     key_reader: "KeyReader | None" = field(default=None, repr=False)
-    """Where the private keys are that open encrypted messages; None: those come as they are."""
+    """Source of the private keys; None: encrypted messages are delivered as they are."""
     crypto_failure_action: "CryptoFailureAction | None" = None
-    """What to do with a message that no key opens; None: FAIL, an EncryptedMessageError."""
+    """How to handle a message that no key decrypts; None: FAIL, with an EncryptedMessageError."""
     verify_checksum: bool = True
     decompressed_bytes_max: int = 64 * 1024 * 1024
     read_compacted: bool = False
@@ -536,7 +542,7 @@ class ReaderSettings:
         KeySharedPolicy(hash_ranges=self.hash_ranges)
 
     def for_consumer(self) -> ConsumerSettings:
-        """The settings of the consumer that a reader is underneath."""
+        """Return the settings of the consumer that the reader uses."""
         return ConsumerSettings(
             name=self.name,
             durable=False,

@@ -1,4 +1,4 @@
-"""Figures of producers and consumers: what they have done so far, and what a broker says. Pure."""
+"""Statistics of producers and consumers: their own counts, and a broker's. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ from magnetar.sdk.wire.pulsar_pb2 import CommandConsumerStatsResponse
 
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
-    """Sums since the producer was made; of several producers the sums of theirs."""
+    """Totals since the producer was made, or over several producers."""
 
     messages_stored: int = 0
     bytes_stored: int = 0
-    """Of payloads, before compression."""
+    """Payload bytes, before compression."""
     entries_stored: int = 0
-    """Batches, chunks, and messages that were sent alone."""
+    """Number of batches, chunks, and messages that were sent alone."""
     messages_failed: int = 0
     messages_pending: int = 0
     bytes_pending: int = 0
     latency_ms_mean: float = 0.0
-    """From the call to the receipt, over entries."""
+    """Mean time from the call to the receipt, over entries."""
     latency_ms_max: float = 0.0
 
     @classmethod
     def total(cls, several: Iterable["ProducerStats"]) -> "ProducerStats":
-        """The sums; the mean of latencies is weighted by entries."""
+        """Return the sums; the mean latency is weighted by entries."""
         found = list(several)
         entries = sum(each.entries_stored for each in found)
         weighted = sum(each.latency_ms_mean * each.entries_stored for each in found)
@@ -42,7 +42,7 @@ class ProducerStats:
 
 
 class ProducerCounters:
-    """Counts for one producer, a run of receipts at a time."""
+    """Counters of one producer, updated once for each run of receipts."""
 
     __slots__ = ("_bytes", "_entries", "_failed", "_latency_max_s", "_latency_sum_s", "_messages")
 
@@ -51,7 +51,7 @@ class ProducerCounters:
         self._latency_sum_s = self._latency_max_s = 0.0
 
     def on_stored(self, sends: Sequence[PendingSend], now_s: float) -> None:
-        """Receipts have come for these, oldest first."""
+        """Count sends that got their receipts, oldest first."""
         self._entries += len(sends)
         self._messages += sum([send.messages for send in sends])
         self._bytes += sum([send.payload_bytes for send in sends])
@@ -77,27 +77,27 @@ class ProducerCounters:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """Counted here, since the consumer was made."""
+    """Counts of a consumer since it was made."""
 
     received_messages: int
-    """Messages of entries that were opened."""
+    """Messages of the entries that were opened."""
     received_bytes: int
-    """Entries as they travelled, also those not opened yet."""
+    """Bytes of entries as received, including those not opened yet."""
     acknowledged: int
-    """Messages, or whole entries, that were acknowledged; a cumulative one counts once."""
+    """Acknowledged messages or whole entries; a cumulative acknowledgement counts once."""
     negatively_acknowledged: int
     timed_out: int
     """Entries that were not acknowledged in time."""
     given_up: int
-    """Messages that went to the dead letter topic."""
+    """Messages sent to the dead letter topic."""
     topics: int
     connected: int
-    """Topics whose broker we are attached to."""
+    """Topics whose broker the consumer is attached to."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStats:
-    """What the broker says of a consumer (CONSUMER_STATS); rates are per second."""
+    """A broker's statistics of a consumer (CONSUMER_STATS); rates are per second."""
 
     topic: str
     name: str
@@ -111,7 +111,7 @@ class BrokerStats:
     permits: int
     unacknowledged_messages: int
     is_blocked: bool
-    """By too many unacknowledged messages."""
+    """Whether too many unacknowledged messages block the consumer."""
     backlog_messages: int
 
     @classmethod

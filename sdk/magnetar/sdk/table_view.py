@@ -1,14 +1,14 @@
-"""A table view: the newest value of each key of a topic, as a mapping that follows the topic.
+"""Table view: the newest value of each key of a topic, as a mapping that follows the topic.
 
 view = await client.table_view("prices")
 view["apples"]
 async for change in view.changes():
     ...
 
-Keys are as their producers gave them: a key of bytes is bytes here, too, and another key than the
-text that is its base64. Messages without a key, and those that cannot be read, are left out; one
-without a value (or an empty one) removes its key. Without settings of its own it begins
-with what compaction has left, which is a message per key.
+Keys are as their producers gave them: a key of bytes is bytes here, too, and differs from the text
+that is its base64. Messages without a key, and unreadable ones, are left out. A message without a
+value (or with an empty one) removes its key. By default the view reads the compacted topic first,
+which has one message per key.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _READ_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A key has a new value, or None: it is gone."""
+    """A change of one key: its new value, or None if it was removed."""
 
     key: str | bytes
     value: bytes | None
@@ -40,20 +40,27 @@ class Change:
 
 
 class OpenReader(Protocol):
-    """Makes the reader underneath."""
+    """Opens the reader of the view."""
 
     def __call__(self, settings: ReaderSettings) -> Awaitable[Reader]: ...
 
 
 class TableView(Mapping[str | bytes, bytes], Closing):
-    """Made by `Client.table_view`. Reading it is no I/O: a task keeps a dict current."""
+    """A mapping of the newest value of each key. Made by `Client.table_view`.
+
+    Reading it does no I/O: a task keeps a dict current.
+    """
 
     def __init__(
         self, open_reader: OpenReader, settings: ReaderSettings, *, changes_max: int
     ) -> None:
-        """
+        """Create an empty view.
+
         Args:
             changes_max: changes that may wait for one `changes()`; a slower one gets TooSlowError.
+
+        Raises:
+            ValueError: `changes_max` is below 1.
         """
         if changes_max < 1:
             raise ValueError(f"changes_max is {changes_max}; allowed are 1 and more")
@@ -80,13 +87,14 @@ class TableView(Mapping[str | bytes, bytes], Closing):
         return len(self._messages)
 
     def message(self, key: str | bytes) -> Message | None:
-        """The newest message of a key: with its properties, times and id."""
+        """Return the newest message of a key, with its properties, times and id; None if there is
+        none."""
         return self._messages.get(key)
 
     # -- as a stream
 
     async def changes(self) -> AsyncIterator[Change]:
-        """What changes from now on, for ever.
+        """Iterate over the changes from now on, without end.
 
         Raises:
             TooSlowError: more than `changes_max` changes waited.
@@ -101,7 +109,7 @@ class TableView(Mapping[str | bytes, bytes], Closing):
             self._listeners.pop(listener, None)
 
     async def refresh(self) -> None:
-        """Wait until everything is here that the topics held at the time of the call.
+        """Wait until the view has everything that the topics held at the time of the call.
 
         Raises:
             SdkError: the view is closed, or the brokers could not be asked.
@@ -111,7 +119,8 @@ class TableView(Mapping[str | bytes, bytes], Closing):
         while any(not self._has_read(topic, message_id) for topic, message_id in last.items()):
             self._check()
             self._progress.clear()
-            # What compaction, or a retention, took away does not come: then nothing is left.
+            # Messages removed by compaction or retention do not come: stop when nothing is left to
+            # read.
             if not await reader.has_message_available():
                 return
             try:
@@ -126,10 +135,10 @@ class TableView(Mapping[str | bytes, bytes], Closing):
         read = self._read_to.get(topic)
         return read is not None and read >= message_id
 
-    # -- life
+    # -- starting and closing
 
     async def start(self) -> None:
-        """Read what there is. Called once by the client.
+        """Read what the topic holds. The client calls this once.
 
         Raises:
             SdkError: the topic cannot be read.
@@ -144,7 +153,7 @@ class TableView(Mapping[str | bytes, bytes], Closing):
         self._following = asyncio.create_task(self._follow(reader), name="magnetar table view")
 
     async def close(self) -> None:
-        """Stop following; what was read stays to be looked at."""
+        """Stop following the topic; the values read so far stay readable."""
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
@@ -168,7 +177,7 @@ class TableView(Mapping[str | bytes, bytes], Closing):
                 return
 
     async def _read(self, reader: Reader, *, timeout_s: float | None = None) -> None:
-        """Take what comes, and pass over what cannot be read.
+        """Apply the next messages, and skip unreadable ones.
 
         Raises:
             SdkError: the view has lost its topic.
@@ -211,7 +220,7 @@ class TableView(Mapping[str | bytes, bytes], Closing):
 
 
 class _Listener:
-    """One `changes()`: what it has not seen yet."""
+    """Pending changes of one `changes()` call."""
 
     def __init__(self, changes_max: int) -> None:
         self._changes_max = changes_max

@@ -1,7 +1,7 @@
-"""A broker for Taskiq: tasks are messages of a topic, workers share one of its subscriptions.
+"""Taskiq broker: tasks are messages of a topic, and workers share one of its subscriptions.
 
-It stands on `taskiq.AsyncBroker` and needs the extra `taskiq` (`pip install 'magnetar[taskiq]'`).
-Nothing else of the SDK imports this module.
+`TopicBroker` extends `taskiq.AsyncBroker` and needs the extra `taskiq` (`pip install
+'magnetar[taskiq]'`). Nothing else of the SDK imports this module.
 
     broker = TopicBroker("pulsar://127.0.0.1:6650", "jobs")
 
@@ -10,13 +10,13 @@ Nothing else of the SDK imports this module.
 
     await broker.startup(); await add.kiq(1, 2)     # and elsewhere: taskiq worker MODULE:broker
 
-A task is stored when `kiq` returns. The subscription is made with the topic, so that tasks wait for
-the first worker. A worker acknowledges a task when Taskiq says so, by default when its result is
-saved, also when it failed. Tasks of a worker that ends before that come again at another one: a
-task may run twice. Results are not stored here: give a result backend of Taskiq's own.
+A task is stored when `kiq` returns. The subscription is created with the topic, so that tasks wait
+for the first worker. A worker acknowledges a task when Taskiq says so: by default when its result
+is saved, even if it failed. If a worker ends before that, its tasks are delivered to another one: a
+task may run twice. Results are not stored here: use one of Taskiq's result backends.
 
-Labels of a task that this broker takes: `delay`, in seconds, until workers get it; `key`, the key
-of the message.
+Task labels that this broker supports: `delay`, in seconds, until workers get the task; `key`, the
+key of the message.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -50,13 +50,13 @@ DELAY = "delay"
 KEY = "key"
 SUBSCRIPTION = "taskiq"
 TASKS_AHEAD = 10
-"""Tasks that a worker holds, running ones among them. Others go to workers that have time."""
+"""Tasks that a worker holds, including running ones. Further tasks go to other workers."""
 
 
 class TopicBroker(AsyncBroker):
-    """Sends tasks to a topic, and listens to it in workers.
+    """Sends tasks to a topic, and gives them to workers.
 
-    It belongs to one event loop: `startup` before the first task, `shutdown` at the end.
+    A broker belongs to one event loop: call `startup` before the first task, `shutdown` at the end.
     """
 
     def __init__(
@@ -70,14 +70,15 @@ class TopicBroker(AsyncBroker):
         consumer: ConsumerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """
+        """Take the topic and its settings. Connects at `startup`.
+
         Args:
-            subscription: which workers share.
+            subscription: the subscription that workers share.
             client: credentials, TLS, time limits.
-            producer: default: each task is an entry of its own, so that it is given to workers, and
-                acknowledged, by itself. `initial_subscription` is `subscription` in any case.
-            consumer: default: Shared, from the earliest task, with `TASKS_AHEAD` tasks.
-            clock: to find the time at which a delay ends.
+            producer: by default each task is an entry of its own, so that it is delivered and
+                acknowledged alone. `initial_subscription` is always `subscription`.
+            consumer: by default Shared, from the earliest task, with `TASKS_AHEAD` tasks.
+            clock: gives the time from which a delay is counted.
         """
         super().__init__()
         self._topic = topic
@@ -97,7 +98,7 @@ class TopicBroker(AsyncBroker):
         self._consumer: Consumer | None = None
 
     async def startup(self) -> None:
-        """Connect, then do what Taskiq does at a start.
+        """Connect, then do Taskiq's own startup.
 
         Raises:
             SdkError: the URL or the topic cannot be used.
@@ -112,7 +113,7 @@ class TopicBroker(AsyncBroker):
         await super().startup()
 
     async def shutdown(self) -> None:
-        """Do what Taskiq does at an end, then close; tasks that are not acknowledged come again."""
+        """Do Taskiq's own shutdown, then close. Unacknowledged tasks are delivered again."""
         try:
             await super().shutdown()
         finally:
@@ -122,9 +123,9 @@ class TopicBroker(AsyncBroker):
         """Send a task; it is stored when this returns.
 
         Raises:
-            ValueError: the label `delay` is no number of seconds from 0 on.
+            ValueError: the label `delay` is not a number of seconds from 0 on.
             RuntimeError: `startup` was not called.
-            SdkError: as of `Producer.send`.
+            SdkError: see `Producer.send`.
         """
         if self._producer is None:
             raise RuntimeError(f"no task can be sent to {self._topic} before broker.startup()")
@@ -137,8 +138,10 @@ class TopicBroker(AsyncBroker):
         )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Yield tasks, with what acknowledges them. The consumer stays open until `shutdown`: tasks
-        that run when a worker is to end are acknowledged later than the last one is taken.
+        """Yield tasks, each with a function that acknowledges it.
+
+        The consumer stays open until `shutdown`, because tasks still running at the end of a worker
+        are acknowledged after the last one was taken.
 
         Raises:
             RuntimeError: `startup` was not called.
@@ -157,9 +160,9 @@ class TopicBroker(AsyncBroker):
                 message = await consumer.receive()
                 yield AckableMessage(data=message.data, ack=_acknowledging(consumer, message))
         except CorruptMessageError:
-            raise  # The consumer goes on with the next message.
+            raise  # The consumer continues with the next message.
         except SdkError:
-            self._consumer = None  # It is lost. Taskiq listens again, and subscribes anew.
+            self._consumer = None  # It is lost. Taskiq listens again, which subscribes anew.
             raise
 
     def _due_ms(self, message: BrokerMessage) -> int | None:
@@ -185,7 +188,8 @@ class TopicBroker(AsyncBroker):
 
 
 def _acknowledging(consumer: Consumer, message: Message) -> Callable[[], None]:
-    """Return what acknowledges a task; it is sent with others, and by a close at the latest."""
+    """Return a function that acknowledges a task. The acknowledgement is sent with others, and by a
+    close at the latest."""
 
     def acknowledge() -> None:
         consumer.acknowledge(message)

@@ -1,4 +1,4 @@
-"""The client's side of TLS."""
+"""TLS contexts of clients."""
 
 import ssl
 
@@ -7,8 +7,8 @@ from magnetar.sdk.settings import ClientSettings
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext:
-    """For pulsar+ssl://: TLS 1.2 or newer, the broker's certificate checked. From the files as they
-    are now.
+    """Make a context for pulsar+ssl:// from the current files: TLS 1.2 or newer, the broker's
+    certificate checked.
 
     Raises:
         TlsFileError: a file of the settings cannot be used.
@@ -29,8 +29,9 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext:
 
 
 def renewed_tls_context(settings: ClientSettings) -> ssl.SSLContext:
-    """`tls_context` for a connection of a client whose files could be used once: what is wrong with
-    them now may pass, as a certificate is there before its key while both are being replaced.
+    """Make a context for a further connection of a client whose files could be used before.
+
+    A failure now may pass: for example, a new certificate may be in place before its key.
 
     Raises:
         BrokerUnavailableError: a file cannot be used for now.

@@ -4,12 +4,12 @@
         await producer.send(b"result", transaction=txn)
         await consumer.acknowledge(message, transaction=txn)
 
-At the end of the block the transaction is committed; if it raises, aborted. A broker that does not
-hear of an end in time aborts.
+The end of the block commits the transaction; an exception in the block aborts it. The broker aborts
+a transaction that is not ended in time.
 
-A coordinator is asked again, after a new lookup, until the operation timeout, when its broker is
-gone or has lost it. Asking twice is harmless: a transaction that was begun twice is one that
-nobody uses, and everything else says the same once more.
+If a coordinator's broker is gone or has lost the coordinator, requests are repeated after a new
+lookup, until the operation timeout. Repeating is harmless: a transaction that was begun twice
+leaves one unused, and all other requests are idempotent.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ ASSIGNMENT_TOPIC = TopicName.parse("persistent://pulsar/system/transaction_coord
 
 
 class TransactionState(Enum):
-    """As far as this client knows."""
+    """State of a transaction, as far as this client knows."""
 
     OPEN = "open"
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """The commit was sent and no answer came: the transaction may or may not be committed."""
+    """The commit was sent without an answer: the transaction may or may not be committed."""
 
 
 class Transaction:
@@ -61,18 +61,18 @@ class Transaction:
         self._under_way: set[asyncio.Task[object]] = set()
         self.state = TransactionState.OPEN
         self.failure: SdkError | None = None
-        """Why it cannot be committed; None: it can."""
+        """Why the transaction cannot be committed; None if it can."""
 
     @property
     def id(self) -> tuple[int, int]:
-        """Most and least significant bits; (-1, -1) before it has begun."""
+        """Most and least significant bits of the id; (-1, -1) before the transaction has begun."""
         return self._most, self._least
 
     async def begin(self) -> Self:
-        """Begin. The context manager does it.
+        """Begin the transaction. The context manager calls this.
 
         Raises:
-            SdkError: there is no transaction.
+            SdkError: no transaction was begun.
         """
         self._most, self._least = await self._coordinators.begin(self._timeout_ms)
         return self
@@ -97,16 +97,16 @@ class Transaction:
         try:
             await self.abort()
         except SdkError:
-            pass  # the broker aborts it when its time is over; what went wrong first counts
+            pass  # the broker aborts it after the timeout; the first error counts
 
     async def commit(self) -> None:
-        """Have everything take effect; waits for what is under way first.
+        """Commit; waits for pending sends and acknowledgements first.
 
         Raises:
-            TransactionEndedError: something in it has failed, so it was aborted; or it had ended.
-            InvalidTransactionStatusError, TransactionNotFoundError: it was aborted, by its timeout
-                for example.
-            SdkError: not known to be committed; `state` is UNKNOWN then.
+            TransactionEndedError: an operation in it failed, so it was aborted; or it had ended.
+            InvalidTransactionStatusError, TransactionNotFoundError: it was aborted, for example by
+                its timeout.
+            SdkError: the commit was not confirmed; `state` is then UNKNOWN.
         """
         self._check_open()
         while self._under_way:
@@ -125,10 +125,10 @@ class Transaction:
         self.state = TransactionState.COMMITTED
 
     async def abort(self) -> None:
-        """Have nothing of it take effect.
+        """Abort, so that nothing in the transaction takes effect.
 
         Raises:
-            SdkError: the broker does not know of that, and aborts when the time is over.
+            SdkError: the abort was not confirmed; the broker aborts after the timeout.
         """
         self._check_open()
         self.state = TransactionState.ABORTED
@@ -139,7 +139,7 @@ class Transaction:
     # -- for producers and consumers
 
     async def join_topic(self, topic: str) -> None:
-        """Before the first message to a topic."""
+        """Add a topic to the transaction, before the first message to it."""
         task = self._topics.get(topic)
         if task is None:
             work = self._coordinators.join_topic(self._most, self._least, topic)
@@ -147,7 +147,7 @@ class Transaction:
         await self._joined(task)
 
     async def join_subscription(self, topic: str, subscription: str) -> None:
-        """Before the first acknowledgement on a subscription."""
+        """Add a subscription to the transaction, before the first acknowledgement on it."""
         key = (topic, subscription)
         task = self._subscriptions.get(key)
         if task is None:
@@ -161,7 +161,8 @@ class Transaction:
         self._check_open()
 
     def start(self, work: Coroutine[object, object, _T]) -> "asyncio.Task[_T]":
-        """Do something in it. If that fails, or is cancelled, it cannot be committed any more."""
+        """Run an operation in the transaction. If it fails or is cancelled, the transaction cannot
+        be committed any more."""
         task: asyncio.Task[_T] = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._ran)
@@ -170,7 +171,7 @@ class Transaction:
     def _ran(self, task: "asyncio.Task[object]") -> None:
         self._under_way.discard(task)
         if task.cancelled():
-            # It may have been done or not: to commit as if it had been would lose it.
+            # It may or may not have been carried out: a commit might lose it.
             error: BaseException | None = TransactionEndedError("an operation in it was cancelled")
         else:
             error = task.exception()
@@ -185,7 +186,7 @@ class Transaction:
 
 
 class TransactionCoordinators:
-    """Of one client."""
+    """Requests to the transaction coordinators of a cluster, for one client."""
 
     def __init__(
         self,
@@ -195,17 +196,21 @@ class TransactionCoordinators:
         settings: ClientSettings,
         clock: Clock,
     ) -> None:
-        """`count`: partitions of a topic. `find`: a connection to the owner of one."""
+        """Take the client's services.
+
+        `count` returns the number of partitions of a topic. `find` returns a connection to a
+        topic's owner.
+        """
         self._count, self._find = count, find
         self._settings = settings
         self._clock = clock
         self._coordinators = 0
         self._next = 0
         self._connected: dict[int, Connection] = {}
-        """Where each of them was last."""
+        """Last known connection to each coordinator."""
 
     async def begin(self, timeout_ms: int) -> tuple[int, int]:
-        """A new transaction; coordinators take turns."""
+        """Begin a transaction and return its id; coordinators take turns."""
 
         def command(number: int, request_id: int) -> BaseCommand:
             return BaseCommand(
@@ -227,7 +232,7 @@ class TransactionCoordinators:
         return answer.txnid_most_bits, answer.txnid_least_bits
 
     async def join_topic(self, most: int, least: int, topic: str) -> None:
-        """The transaction is to have messages on a topic."""
+        """Add a topic to a transaction, for messages."""
         await self._ask(
             most,
             lambda _, request_id: BaseCommand(
@@ -242,7 +247,7 @@ class TransactionCoordinators:
         )
 
     async def join_subscription(self, most: int, least: int, topic: str, subscription: str) -> None:
-        """The transaction is to acknowledge on a subscription."""
+        """Add a subscription to a transaction, for acknowledgements."""
         await self._ask(
             most,
             lambda _, request_id: BaseCommand(
@@ -257,7 +262,7 @@ class TransactionCoordinators:
         )
 
     async def end(self, most: int, least: int, *, commits: bool) -> None:
-        """Commit or abort."""
+        """Commit or abort a transaction."""
         await self._ask(
             most,
             lambda _, request_id: BaseCommand(
@@ -272,7 +277,8 @@ class TransactionCoordinators:
         )
 
     async def _ask(self, number: int, command: Callable[[int, int], BaseCommand]) -> BaseCommand:
-        """
+        """Send a request to a coordinator, with retries, and return the answer.
+
         Raises:
             ServiceError: the coordinator refused.
             OperationTimeoutError: it did not answer in time; the outcome is unknown.

@@ -1,7 +1,7 @@
-"""Chunked messages: which entries are chunks, of which message.
+"""Chunked messages: which entries are chunks, and of which message.
 
-A message that is too large travels as several entries, which must all reach the same consumer.
-Source: protocol sheet section 8. Pure.
+A message that is too large travels as several entries, which must all reach one consumer. Source:
+protocol sheet section 8. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,23 +12,23 @@ from google.protobuf.message import DecodeError
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, split_payload
 
 CHUNKS_TAG = b"\xd8\x01"
-"""The protobuf tag of num_chunks_from_msg (field 27, a varint)."""
+"""Protobuf tag of num_chunks_from_msg (field 27, a varint)."""
 CHUNKS_FIRST = CHUNKS_TAG[0]
-"""A byte that is found among bytes several times as fast."""
+"""First byte of the tag: Python finds one byte among bytes several times as fast as two."""
 
 _parse = MessageMetadata.FromString
 
 
 class ChunkOf(NamedTuple):
-    """An entry's place in a chunked message."""
+    """Place of an entry in a chunked message."""
 
     uuid: str
-    """Names the message."""
+    """Identifies the chunked message."""
     is_last: bool
 
 
 def chunk_of(entry: bytes) -> ChunkOf | None:
-    """None: the entry is no chunk, or cannot be read."""
+    """Return the chunk that an entry is; None if it is no chunk or cannot be read."""
     metadata = chunk_metadata(entry)
     if metadata is None:
         return None
@@ -36,12 +36,12 @@ def chunk_of(entry: bytes) -> ChunkOf | None:
 
 
 def chunk_metadata(entry: bytes) -> MessageMetadata | None:
-    """None: the entry is no chunk, or cannot be read."""
+    """Return the metadata of a chunk; None if the entry is no chunk or cannot be read."""
     try:
         if entry[:2] == b"\x0e\x01":
             raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
             if CHUNKS_FIRST not in raw or CHUNKS_TAG not in raw:
-                return None  # a field that is there has its tag there
+                return None  # a field that is present has its tag here
             metadata = _parse(raw)
         else:
             metadata, _ = split_payload(entry)
@@ -51,5 +51,5 @@ def chunk_metadata(entry: bytes) -> MessageMetadata | None:
 
 
 def chunks_of(entries: Sequence[bytes], indexes: Iterable[int]) -> dict[int, ChunkOf]:
-    """The chunks among the entries at these indexes, by index."""
+    """Return the chunks among the entries at these indexes, by index."""
     return {index: found for index in indexes if (found := chunk_of(entries[index])) is not None}

@@ -1,9 +1,9 @@
-"""Places of connections: how many there are in all and from one address, and who gives one up.
+"""Places of connections: how many there are in all and per address, and which connection is cut.
 
-A new connection always finds a place while some others only hold theirs: at the limits the oldest
-connection that is *silent* (it has not begun to speak the protocol, or has not finished a request)
-is cut for it. Beyond the limits there are places kept for loopback alone, so that health checks and
-an operator on the host come in while clients hold all others. Pure: callers say what time it is.
+A new connection finds a place as long as some other connection is *silent*: it has not begun to
+speak the protocol, or has not finished a request. At a limit, the oldest silent connection is cut
+for the new one. Beyond the limits, some places are kept for loopback alone. Health checks and an
+operator on the host thus get in while clients hold all others. Pure: callers pass the time.
 """
 
 from collections import Counter
@@ -12,10 +12,10 @@ from itertools import islice
 from typing import Final, Generic, TypeVar
 
 SILENT_S: Final = 1.0
-"""A connection may be silent for so long, whoever else wants its place."""
+"""Seconds that a connection may be silent before it can be cut for another one."""
 
 _LOOKS_MAX: Final = 64
-"""Connections that are looked at for one that is silent; the others are looked at next time."""
+"""Connections examined per search for a silent one; the next search begins with the others."""
 
 C = TypeVar("C")
 
@@ -24,9 +24,9 @@ class ConnectionPlaces(Generic[C]):
     """The places of one kind of connections.
 
     Args:
-        connections_max: in all.
-        per_address_max: from one address; 0 = any number.
-        kept_for_loopback: beyond both, for connections from the host itself.
+        connections_max: connections in all.
+        per_address_max: connections from one address; 0 = any number.
+        kept_for_loopback: places beyond both limits, for connections from the host itself.
         is_silent: whether a connection only holds its place.
         cut: ends a connection at once; its place is free by then.
     """
@@ -45,7 +45,7 @@ class ConnectionPlaces(Generic[C]):
         self._kept_for_loopback = kept_for_loopback
         self._is_silent = is_silent
         self._cut = cut
-        # In the order in which they were taken, or spoke last.
+        # In the order in which connections took their place or last spoke.
         self._places: dict[C, tuple[str, float]] = {}
         self._per_address: Counter[str] = Counter()
 
@@ -57,16 +57,16 @@ class ConnectionPlaces(Generic[C]):
 
     @property
     def all(self) -> Collection[C]:
-        """Every connection that has a place."""
+        """All connections that have a place."""
         return self._places.keys()
 
     @property
     def is_full(self) -> bool:
-        """Whether those that are no probes of this host find no free place."""
+        """Whether a connection that is not from this host finds no free place."""
         return len(self._places) >= self._max
 
     def take(self, connection: C, host: str, now_s: float) -> bool:
-        """Give a connection from `host` a place; False: there is none."""
+        """Give a connection from `host` a place; return False if there is none."""
         if not self.make_room(host, now_s):
             return False
         self._places[connection] = host, now_s
@@ -74,17 +74,17 @@ class ConnectionPlaces(Generic[C]):
         return True
 
     def make_room(self, host: str, now_s: float) -> bool:
-        """Cut a silent connection if there is no place for one from `host`; False: none is left."""
+        """Cut a silent connection if `host` finds no place; return False if there is still none."""
         return self._has_room(host) or (self._cut_silent(host, now_s) and self._has_room(host))
 
     def spoke(self, connection: C, now_s: float) -> None:
-        """A connection did something: others are silent for longer."""
+        """Note that a connection did something: it now counts as the last to have spoken."""
         place = self._places.pop(connection, None)
         if place is not None:
             self._places[connection] = place[0], now_s
 
     def give_back(self, connection: C) -> bool:
-        """The connection is gone; False: it had no place."""
+        """Free the place of a closed connection; return False if it had none."""
         place = self._places.pop(connection, None)
         if place is None:
             return False
@@ -102,17 +102,17 @@ class ConnectionPlaces(Generic[C]):
         )
 
     def _cut_silent(self, host: str, now_s: float) -> bool:
-        """Cut the oldest silent connection; from `host` if that one has too many."""
+        """Cut the oldest silent connection; one of `host` if that address is at its limit."""
         is_over = 0 < self._per_address_max <= self._per_address[host]
         for connection in list(islice(self._places, _LOOKS_MAX)):
             its_host, since_s = self._places[connection]
             if now_s - since_s < SILENT_S:
-                return False  # so are all behind it
+                return False  # all later ones spoke more recently
             if (not is_over or its_host == host) and self._is_silent(connection):
                 self.give_back(connection)
                 self._cut(connection)
                 return True
-            # Looked at again after all others.
+            # Examined again after all others.
             self.spoke(connection, since_s)
         return False
 

@@ -1,10 +1,10 @@
-"""What the broker looks at in an entry: its checksum, and how many messages it holds.
+"""Checks an entry, and reads its metadata: how many messages it holds, and when it was sent.
 
-An entry is what a producer sent, from the 0x0e01 magic to the end of the frame (docs/formats/
-pulsar-frame.md). The broker changes nothing of it, but for the transaction's id, which it adds to
-metadata that lack it (`features/transactions/markers.py`), and looks only into the metadata.
-`admit` does that for every published message: one look at the fixed head, one CRC, and one at the
-metadata.
+An entry is what a producer sent, from the 0x0e01 magic to the end of the frame
+(docs/formats/pulsar-frame.md). The broker reads only the metadata, and changes nothing but one
+field: it adds the transaction's id to metadata that lack it (`features/transactions/markers.py`).
+`admit` checks every published message. It reads the fixed head, computes one CRC, and matches or
+parses the metadata.
 """
 
 import re
@@ -26,20 +26,20 @@ from magnetar.sdk.wire import (
 )
 
 MARKER = 0
-"""Number of messages in an entry that is broker-internal and never delivered."""
+"""Number of messages in a broker-internal entry, which is never delivered."""
 
 SUBSCRIPTION_MARKERS = range(10, 14)
-"""Types of the markers by which clusters keep replicated subscriptions in step."""
+"""Types of the markers that keep replicated subscriptions of several clusters in step."""
 
 ACKS_MARKER = 4001
-"""Type of the marker by which Magnetars tell each other single acknowledgements. It is ours: Pulsar
-has no such marker. Stored on disk, never renumber."""
+"""Type of the marker by which Magnetar clusters tell each other single acknowledgements. It is
+ours: Pulsar has no such marker. Stored on disk, never renumber."""
 
 TRANSACTION_MARKERS = range(20, 23)
-"""Types of the markers that end transactions, which are of one cluster."""
+"""Types of the markers that end transactions; they concern one cluster only."""
 
 MESSAGES_PER_ENTRY_MAX = 1 << 20
-"""A producer that claims more is not believed: its entry must not eat a consumer's credit."""
+"""Most messages counted for one entry: a false count must not use up a consumer's permits."""
 
 _CHECKSUM_MAGIC = 0x0E01
 _PREFIX_MAGIC = 0x0E02
@@ -52,15 +52,16 @@ _parse_metadata = MessageMetadata.FromString
 _BATCH_TAG = b"\x58"
 _MARKER_TAG = b"\xa0\x01"
 _DELIVER_AT_TAG = b"\x98\x01"
-"""Of deliver_at_time (field 19, a varint)."""
-# Python finds a byte among bytes several times as fast as bytes of any length.
+"""Protobuf tag of deliver_at_time (field 19, a varint)."""
+# Python finds one byte among bytes several times as fast as a longer pattern.
 _BATCH_FIRST, _MARKER_FIRST = _BATCH_TAG[0], _MARKER_TAG[0]
 _DELIVER_AT_FIRST = _DELIVER_AT_TAG[0]
 
 _VARINT = rb"[\x80-\xff]{0,8}[\x00-\x7f]"
 _match_usual = re.compile(
-    # 0a SIZE producer_name, 10 sequence_id, 18 publish_time, 32 SIZE partition_key?,
-    # 48 uncompressed_size?; of a client of Pulsar 5 also 88 02 entry_hash_min, 90 02 entry_hash_max
+    #  0a SIZE producer_name, 10 sequence_id, 18 publish_time, 32 SIZE partition_key?,
+    #  48 uncompressed_size?; from a client of Pulsar 5 also 88 02 entry_hash_min,
+    #  90 02 entry_hash_max
     rb"\x0a[\x00-\x7f]([\x20-\x7e]{0,127})\x10%b\x18%b"
     rb"(?:\x32[\x00-\x7f]([\x20-\x7e]{0,127}))?(?:\x48%b)?"
     rb"(?:\x88\x02%b\x90\x02%b)?" % ((_VARINT,) * 5)
@@ -68,9 +69,11 @@ _match_usual = re.compile(
 
 
 def _is_usual(entry: bytes, start: int, end: int) -> bool:
-    """Whether the metadata there say who sent the message, its number, when, perhaps its key and
-    the range of its hash, and nothing else: most do. To prove it takes a third of what protobuf
-    needs to parse and check.
+    """Whether the metadata at `start` to `end` hold only the usual fields.
+
+    These are producer name, sequence id and publish time, perhaps with a key and the range of its
+    hash. Most metadata are like that. Proving it takes a third of the time that protobuf needs to
+    parse and check them.
     """
     found = _match_usual(entry, start, end)
     if found is None or found.end(1) - found.start(1) != entry[start + 1]:
@@ -80,16 +83,15 @@ def _is_usual(entry: bytes, start: int, end: int) -> bool:
 
 
 def admit(entry: bytes) -> MessageMetadata | None:
-    """Check a published entry; returns its metadata (see `messages_in`).
+    """Check a published entry; return its metadata.
 
-    None: it has the usual ones and nothing else, and so is one message. `metadata_of` parses them,
-    if anybody needs to know more.
-
-    An entry without a checksum has nothing to verify, but must be readable all the same.
+    Return None if the metadata hold only the usual fields; the entry is then one message. Callers
+    that need more use `metadata_of`. An entry without a checksum has nothing to verify, but must be
+    readable all the same.
 
     Raises:
-        MessageChecksumError: it does not match its checksum, or has no valid metadata: consumers
-            could do nothing with it.
+        MessageChecksumError: the entry does not match its checksum, or has no valid metadata:
+            consumers could do nothing with it.
     """
     try:
         magic, expected, size = _HEAD.unpack_from(entry)
@@ -118,22 +120,22 @@ def admit(entry: bytes) -> MessageMetadata | None:
 
 
 def metadata_of(entry: bytes) -> MessageMetadata:
-    """The metadata of an entry that was admitted."""
+    """Return the metadata of an admitted entry."""
     return split_payload(entry)[0]
 
 
 def messages_of(entry: bytes) -> int:
-    """Messages in a stored entry: its cost in consumer credit; `MARKER` for internal entries.
+    """Return the number of messages in a stored entry, which is its cost in permits.
 
-    Entries that cannot be read count as one message: they are delivered as they are, and the
-    client, which sees the same damage, discards and acknowledges them.
+    `MARKER` for internal entries. An entry that cannot be read counts as one message: it is
+    delivered as it is, and the client, which sees the same damage, discards and acknowledges it.
     """
     try:
         magic, _, size = _HEAD.unpack_from(entry)
         if magic == _CHECKSUM_MAGIC:
             raw = entry[_HEAD_BYTES : _HEAD_BYTES + size]
             if _BATCH_FIRST not in raw and (_MARKER_FIRST not in raw or _MARKER_TAG not in raw):
-                return 1  # a field that is there has its tag there: nothing to parse
+                return 1  # a field that is present has its tag here: nothing to parse
             metadata = _parse_metadata(raw)
         else:
             metadata, _ = split_payload(entry)
@@ -143,9 +145,9 @@ def messages_of(entry: bytes) -> int:
 
 
 def look_through(entries: Sequence[bytes]) -> tuple[list[int], list[int]]:
-    """Messages in each entry, see `messages_of`, and the indexes of those that may be chunks.
+    """Return `messages_of` each entry, and the indexes of those that may be chunks.
 
-    One look at each head answers both: what is read behind the tail passes here entry by entry.
+    One look at each head answers both. Every entry that is read behind the tail passes here.
     """
     counts = [1] * len(entries)
     maybe_chunks: list[int] = []
@@ -166,7 +168,7 @@ def look_through(entries: Sequence[bytes]) -> tuple[list[int], list[int]]:
 
 
 def messages_in(metadata: MessageMetadata) -> int:
-    """Messages in an entry with this metadata; see `messages_of`."""
+    """Return the number of messages in an entry with this metadata; `MARKER` for internal ones."""
     if metadata.HasField("marker_type"):
         return MARKER
     count = metadata.num_messages_in_batch
@@ -174,7 +176,7 @@ def messages_in(metadata: MessageMetadata) -> int:
 
 
 def last_batch_index_of(entry: bytes) -> int:
-    """Index of the last message of a batch; -1 if the entry is no batch.
+    """Return the index of the last message of a batch; -1 if the entry is no batch.
 
     The presence of the field, not its value, makes a batch: a batch of one has index 0.
     """
@@ -188,9 +190,9 @@ def last_batch_index_of(entry: bytes) -> int:
 
 
 def publish_time_ms_of(entry: bytes) -> int | None:
-    """When the producer says it published the entry, ms since the epoch; 0 is 1970.
+    """Return the publish time that the producer set, ms since the epoch; 0 is 1970.
 
-    None: it cannot be read, which says nothing of its age: nobody may take it for old.
+    Return None if it cannot be read. The age of the entry is then unknown: do not treat it as old.
     """
     try:
         metadata, _ = split_payload(entry)
@@ -200,8 +202,10 @@ def publish_time_ms_of(entry: bytes) -> int | None:
 
 
 def stored_time_ms_of(entry: bytes) -> int | None:
-    """When a broker stored an entry, ms since the epoch; if it does not say: when the producer says
-    it published it. None: neither can be read."""
+    """Return when a broker stored an entry, ms since the epoch; None if no time can be read.
+
+    An entry without the broker's time has the publish time of its producer.
+    """
     known = metadata_in(entry)
     if known is not None and known.broker_time_ms is not None:
         return known.broker_time_ms
@@ -209,7 +213,7 @@ def stored_time_ms_of(entry: bytes) -> int | None:
 
 
 def deliver_at_ms_of(entry: bytes) -> int:
-    """When an entry is to be delivered, ms since the epoch; 0: at once, or it cannot be read.
+    """Return when an entry is due, ms since the epoch; 0 if at once or if it cannot be read.
 
     Only the outer metadata counts: clients never batch delayed messages. Source: protocol sheet,
     section 11.
@@ -218,7 +222,7 @@ def deliver_at_ms_of(entry: bytes) -> int:
         if entry[:2] == b"\x0e\x01":
             raw = entry[10 : 10 + int.from_bytes(entry[6:10], "big")]
             if _DELIVER_AT_FIRST not in raw or _DELIVER_AT_TAG not in raw:
-                return 0  # a field that is there has its tag there
+                return 0  # a field that is present has its tag here
             metadata = _parse_metadata(raw)
         else:
             metadata, _ = split_payload(entry)
@@ -228,7 +232,7 @@ def deliver_at_ms_of(entry: bytes) -> int:
 
 
 def delayed_of(entries: Sequence[bytes]) -> dict[int, int]:
-    """`deliver_at_ms_of` the entries that have it, by index."""
+    """Return `deliver_at_ms_of` the delayed entries, by index."""
     return {
         index: found for index, entry in enumerate(entries) if (found := deliver_at_ms_of(entry))
     }
@@ -237,8 +241,8 @@ def delayed_of(entries: Sequence[bytes]) -> dict[int, int]:
 def kept_words_of(entry: bytes) -> tuple[int, ...]:
     """Return the messages left in a compacted batch, as ack_set words; () if it has lost none.
 
-    Not every official client skips what has the mark `compacted_out`, but all skip what the ack_set
-    that comes with a batch calls acknowledged.
+    Not every official client skips messages marked `compacted_out`. All clients skip what the
+    ack_set of a batch calls acknowledged.
     """
     try:
         metadata, _ = split_payload(entry)

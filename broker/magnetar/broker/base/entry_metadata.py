@@ -1,13 +1,14 @@
 """Broker entry metadata: the index and the time that a broker stores in front of a message.
 
 Layout: docs/formats/entry-metadata.md. The *prefix* of an entry is 0x0e02, a size, and a
-`BrokerEntryMetadata`. It lies outside the checksum of the message, and the broker alone writes it.
-Entries with and without a prefix may follow each other in one log. What stands behind the prefix is
-the *bare* entry: the bytes that the client sent.
+`BrokerEntryMetadata`. It lies outside the checksum of the message, and only the broker writes it.
+One log may hold entries with and without a prefix. The rest of an entry behind its prefix is the
+*bare* entry: the bytes that the client sent.
 
 The index of an entry is that of its last message, counted over the messages of the topic. Beside
 Pulsar's two fields there is one of ours, `unbroken_since`: every message from that index on is
-stored, in entries that have an index. Two indexes from there on tell how many messages lie between.
+stored, in entries that have an index. The difference of two such indexes is the number of messages
+between them.
 """
 
 import struct
@@ -23,10 +24,10 @@ UNBROKEN_SINCE_FIELD: Final = 4001
 skip fields that they do not know."""
 
 PREFIX_BYTES_MAX: Final = 6 + 1 + 10 + 1 + 9 + 3 + 9
-"""Largest prefix that is written: its head, and three numbers, each behind its tag."""
+"""Largest prefix that a broker writes, in bytes: the head, and three numbers with their tags."""
 
 INDEX_MAX: Final = (1 << 63) - 1
-"""Largest index that is taken from an entry: Java's clients read a signed number."""
+"""Largest index that is accepted from an entry: clients in Java read a signed number."""
 
 _HEAD: Final = struct.Struct(">2sI")
 _magic_of = itemgetter(slice(2))
@@ -36,12 +37,13 @@ _TIME_TAG, _INDEX_TAG = b"\x08", b"\x10"
 
 @dataclass(frozen=True, slots=True)
 class EntryMetadata:
-    """What the prefix of an entry says."""
+    """The fields of the prefix of an entry."""
 
     broker_time_ms: int | None = None
     """When a broker stored the entry, by its clock."""
     index: int | None = None
-    """Index of the last message of the entry; None: no message comes before its end."""
+    """Index of the last message up to the end of the entry; None if no message precedes that
+    end."""
     unbroken_since: int = 0
 
 
@@ -71,13 +73,13 @@ class PrefixEncoder:
         self._since = _SINCE_TAG + varint(unbroken_since) if unbroken_since else b""
 
     def encode(self, index: int) -> bytes:
-        """Return the prefix of an entry whose last message has this index; -1: there is none."""
+        """Return an entry's prefix; `index` is that of the last message up to its end, or -1."""
         tail = _INDEX_TAG + varint(index) + self._since if index >= 0 else b""
         return _HEAD.pack(ENTRY_METADATA_MAGIC, len(self._time) + len(tail)) + self._time + tail
 
 
 def prefix_size(entry: bytes) -> int:
-    """Bytes of the prefix of an entry; 0: it has none, or one that does not fit into the entry."""
+    """Return the size of an entry's prefix in bytes; 0 if it has none that fits into the entry."""
     if not entry.startswith(ENTRY_METADATA_MAGIC) or len(entry) < _HEAD.size:
         return 0
     size: int = _HEAD.size + _HEAD.unpack_from(entry)[1]
@@ -85,13 +87,13 @@ def prefix_size(entry: bytes) -> int:
 
 
 def bare(entry: bytes) -> bytes:
-    """The entry without its prefix: what the client sent."""
+    """Return the entry without its prefix: the bytes that the client sent."""
     size = prefix_size(entry)
     return entry[size:] if size else entry
 
 
 def part_prefixes(entries: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes] | None]:
-    """Return the bare entries and their prefixes; None: not one of them has a prefix."""
+    """Return the bare entries and their prefixes, or None for the prefixes if no entry has one."""
     if ENTRY_METADATA_MAGIC not in map(_magic_of, entries):
         return entries, None
     sizes = list(map(prefix_size, entries))
@@ -102,7 +104,7 @@ def part_prefixes(entries: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[b
 
 
 def metadata_in(entry: bytes) -> EntryMetadata | None:
-    """Return what the prefix of an entry says; None: it has none that can be read."""
+    """Return the fields of an entry's prefix; None if it has no readable prefix."""
     size = prefix_size(entry)
     if not size:
         return None
@@ -113,9 +115,10 @@ def metadata_in(entry: bytes) -> EntryMetadata | None:
 
 
 def _decode(raw: bytes) -> EntryMetadata:
-    """
+    """Decode the fields of a prefix.
+
     Raises:
-        IndexError, ValueError: these are no fields.
+        IndexError, ValueError: the bytes are not valid fields.
     """
     values: dict[int, int] = {}
     at = 0

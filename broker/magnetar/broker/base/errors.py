@@ -2,21 +2,21 @@
 
 BrokerError                        root
 ├── ProtocolViolationError         the client broke the protocol: its connection is closed
-├── ListenError                    an address to listen on is taken or not ours
-├── NotRegisteredError             the broker cannot be one of the cluster's brokers
+├── ListenError                    an address to listen on is taken, or not of this host
+├── NotRegisteredError             the broker cannot register with the cluster
 └── RequestError                   one request is refused; `code` travels in the answer
-    ├── UnknownFailureError            0   anything without a code of its own
+    ├── UnknownFailureError            0   any failure without a code of its own
     ├── BrokerMetadataError            1   metadata trouble, or arguments that make no sense
-    │   └── UnreadableRecordError          a value in the store is of no known form
-    ├── BrokerPersistenceError         2   the ledger store cannot store or read just now
+    │   └── UnreadableRecordError          a value in the metadata store has no known form
+    ├── BrokerPersistenceError         2   the ledger store cannot store or read at present
     ├── AuthenticationError            3   the client did not prove its identity
-    ├── AuthorizationError             4   the role may not do that
+    ├── AuthorizationError             4   the role lacks the permission
     ├── ConsumerBusyError              5   the subscription is taken, or of another type
     ├── ServiceNotReadyError           6   the topic is loading, moving or closing: try again
     ├── BacklogQuotaHoldError          7   the backlog is above its quota: producers are held
     ├── BacklogQuotaExceptionError     8   the backlog is above its quota: producers get an error
     ├── MessageChecksumError           9   a message arrived damaged
-    ├── UnsupportedVersionError       10   a command that this broker does not speak
+    ├── UnsupportedVersionError       10   the broker does not support the command
     ├── TopicNotFoundError            11   no such topic
     │   └── NamespaceNotFoundError         no such tenant or namespace
     ├── SubscriptionNotFoundError     12   no such subscription
@@ -26,15 +26,15 @@ BrokerError                        root
     ├── ProducerBusyError             16   the producer's name is taken; a bad subscription name
     ├── InvalidTopicNameError         17   not a valid topic name
     ├── schemas.IncompatibleSchemaError 18  the schema does not fit those of the topic
-    │   └── schemas.InvalidSchemaError     it is no definition of its type
+    │   └── schemas.InvalidSchemaError     the schema is no definition of its type
     ├── schemas.SchemaNotFoundError   11   the topic has no schema, or none of that version
     ├── ConsumerAssignError           19   the hash ranges of a consumer are invalid or taken
     ├── NotAllowedError               22   a feature that is not built yet, or a limit
     │   ├── TopicConflictError             a topic of that name exists, or is of the other kind
     │   └── PartitionCountError            too many partitions, or too few
-    ├── NotThereError                      HTTP: what is managed does not exist
+    ├── NotThereError                      HTTP: the managed object does not exist
     │   └── TenantNotFoundError            HTTP: no such tenant
-    ├── ConflictError                      HTTP: it exists already, or is in use
+    ├── ConflictError                      HTTP: the object exists already, or is in use
     ├── InvalidNameError                   HTTP: a name that is not valid
     └── ProducerFencedError           25   another producer has exclusive access to the topic
 
@@ -51,7 +51,7 @@ class BrokerError(Exception):
 
 
 class ProtocolViolationError(BrokerError):
-    """The client sent what the protocol does not allow: the connection must be closed."""
+    """The client broke the protocol: its connection must be closed."""
 
 
 class ListenError(BrokerError):
@@ -59,18 +59,18 @@ class ListenError(BrokerError):
 
 
 class NotRegisteredError(BrokerError):
-    """The broker cannot join the others: its name is taken, or the store does not let it."""
+    """The broker cannot register with the cluster: its name is taken, or the store refuses it."""
 
 
 class RequestError(BrokerError):
-    """One request is refused. `code` and the text are the answer."""
+    """One request is refused. `code` and the text go into the answer."""
 
     code: ClassVar[ServerError] = ServerError.UnknownError
     retryable: ClassVar[bool] = False
 
 
 class UnknownFailureError(RequestError):
-    """Anything without a code of its own."""
+    """Any failure without a code of its own."""
 
     retryable = True
 
@@ -83,26 +83,26 @@ class BrokerMetadataError(RequestError):
 
 
 class UnreadableRecordError(BrokerMetadataError):
-    """A value in the metadata store is not of a known form; only an operator can mend that."""
+    """A value in the metadata store has no known form; only an operator can repair it."""
 
     retryable = False
 
 
 class BrokerPersistenceError(RequestError):
-    """The ledger store cannot store or read just now."""
+    """The ledger store cannot store or read at present."""
 
     code = ServerError.PersistenceError
     retryable = True
 
 
 class AuthenticationError(RequestError):
-    """Credentials are missing, wrong, or not valid any more. The text never holds any of them."""
+    """Credentials are missing, wrong, or no longer valid. The text never contains credentials."""
 
     code = ServerError.AuthenticationError
 
 
 class AuthorizationError(RequestError):
-    """The role was not granted what it asks for, or nobody may do it."""
+    """The role lacks the permission for the request, or nobody may do it."""
 
     code = ServerError.AuthorizationError
 
@@ -147,7 +147,7 @@ class MessageChecksumError(RequestError):
 
 
 class UnsupportedVersionError(RequestError):
-    """A command that this broker does not speak."""
+    """The broker does not support the command."""
 
     code = ServerError.UnsupportedVersionError
 
@@ -159,11 +159,11 @@ class TopicNotFoundError(RequestError):
 
 
 class NamespaceNotFoundError(TopicNotFoundError):
-    """No such tenant or namespace. On the wire it is a topic that is not there."""
+    """No such tenant or namespace. Clients get the code of a missing topic."""
 
 
 class NotThereError(RequestError):
-    """A tenant, cluster or policy that somebody manages does not exist. HTTP only."""
+    """A tenant, cluster or policy that a request manages does not exist. HTTP only."""
 
     code = ServerError.TopicNotFound
 
@@ -173,20 +173,22 @@ class TenantNotFoundError(NotThereError):
 
 
 class ConflictError(RequestError):
-    """What is to be made exists already, or what is to be taken away is in use. HTTP only."""
+    """The object to create exists already, or the object to delete is in use. HTTP only."""
 
     code = ServerError.NotAllowedError
 
 
 class InvalidNameError(RequestError):
-    """A name that cannot be one, or that names nothing where something must be. HTTP only."""
+    """A name is not valid, or is missing where one is required. HTTP only."""
 
     code = ServerError.NotAllowedError
 
 
 class InvalidPolicyError(RequestError):
-    """A policy cannot have this value. HTTP only, with `status`; `detail` says what the text, which
-    has Pulsar's words then, does not."""
+    """A policy cannot have this value. HTTP only, with `status`.
+
+    If `detail` is given, the text has Pulsar's words, and `detail` adds what they leave out.
+    """
 
     code = ServerError.NotAllowedError
 
@@ -244,10 +246,10 @@ class TopicConflictError(NotAllowedError):
 
 
 class PartitionCountError(NotAllowedError):
-    """A topic cannot have so many partitions, or so few."""
+    """A topic cannot have that many partitions, or that few."""
 
 
 class ProducerFencedError(RequestError):
-    """Another producer has, or had meanwhile, exclusive access. Final for the client."""
+    """Another producer has exclusive access, or had it in the meantime. Final for the client."""
 
     code = ServerError.ProducerFenced

@@ -1,8 +1,8 @@
 """One HTTP request to another broker, over the network port.
 
-Small on purpose: HTTP/1.1, one request per connection, answers of known length or up to the end of
-the connection. It does not follow redirects: a broker that asks another one has looked up whom to
-ask, and if that one sends it on, it looks again.
+The client is small on purpose: HTTP/1.1, one request per connection, answers of known length or up
+to the end of the connection. It does not follow redirects. The caller has looked up the broker to
+ask; if that broker redirects, the caller looks it up again.
 """
 
 import asyncio
@@ -20,17 +20,20 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
 class HttpCallError(Exception):
-    """No usable answer: nobody there, not in time, or no HTTP. Nobody knows whether it was done."""
+    """The call got no usable answer: no connection, a timeout, or no HTTP.
+
+    The other side may have carried the request out.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By their names in lower case."""
+    """Headers by their names in lower case."""
 
     @property
     def is_success(self) -> bool:
@@ -38,7 +41,7 @@ class Answer:
 
 
 class Outgoing(Protocol):
-    """Outgoing stream connections: what a request needs of a network."""
+    """Outgoing stream connections: all that a request needs of a network."""
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
@@ -55,12 +58,15 @@ async def call(
     token: bytes = b"",
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Send a request, and wait for the whole answer. `body`: JSON, or nothing. `token`: by which
-    the sender proves who it is. `headers`: what is sent instead of a type of body and a token of
-    its own. For https:// the network must be one with TLS.
+    """Send a request, and wait for the whole answer. For https:// the network must be one with TLS.
+
+    Args:
+        body: JSON, or nothing.
+        token: proves the identity of the sender.
+        headers: sent instead of the content type and the authorization header.
 
     Raises:
-        HttpCallError
+        HttpCallError: there is no usable answer.
     """
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or not parts.hostname:
@@ -100,7 +106,7 @@ def _authorization(token: bytes) -> str:
 
 
 class _Receiver(asyncio.Protocol):
-    """Collects what comes until the other side has said everything."""
+    """Collects an answer until it is complete."""
 
     def __init__(self, received: "asyncio.Future[bytes]") -> None:
         self._received = received
@@ -129,7 +135,7 @@ class _Receiver(asyncio.Protocol):
 
 
 def _length_of(data: bytearray) -> int | None:
-    """Bytes of the whole answer, if its head is there and says so."""
+    """Return the size of the whole answer in bytes; None if the head does not tell it yet."""
     head, separator, _ = bytes(data[:65_536]).partition(b"\r\n\r\n")
     if not separator:
         return None

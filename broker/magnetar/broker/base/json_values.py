@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, StrictBool, StrictFloat, StrictInt
 
 LONG_MAX = (1 << 63) - 1
-"""Of whole numbers: Pulsar's tools know no larger ones, and what reckons with them has an end."""
+"""Largest whole number that a body may contain: Pulsar's tools use 64 bits, signed."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -35,10 +35,10 @@ def _flag(value: Any) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return an object without its nulls: clients in Go send them for what they leave out.
+    """Return an object without its nulls: clients in Go send nulls for omitted fields.
 
     Raises:
-        ValueError: a number in it has more than 64 bits.
+        ValueError: a number in the object has more than 64 bits.
     """
     if not isinstance(value, dict):
         return value
@@ -50,7 +50,7 @@ def without_nulls(value: Any) -> Any:
 
 WholeNumber = Annotated[StrictInt, BeforeValidator(_whole)]
 """A whole number of a body, also as JSON text: clients in Go and Rust write "60" for 60, and
-Pulsar's broker takes it. What is no number is refused, true and false among it."""
+Pulsar's broker takes it. Other values are refused, true and false included."""
 
 Number = Annotated[StrictFloat, BeforeValidator(_decimal)]
 """A number of a body, also as JSON text."""

@@ -1,6 +1,6 @@
-"""Advertised listeners: the addresses of one broker as different networks see them. Pure.
+"""Advertised listeners: the addresses of one broker in several networks. Pure.
 
-Written as a list: `internal:pulsar://10.0.0.1:6650,external:pulsar://broker.example:6650`.
+The setting is a list: `internal:pulsar://10.0.0.1:6650,external:pulsar://broker.example:6650`.
 """
 
 import re
@@ -10,10 +10,10 @@ _URL = re.compile(r"pulsar://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]
 
 
 def parse_listeners(text: str) -> dict[str, str]:
-    """The listeners in their order: name to URL. Empty text: none.
+    """Return the listeners in their order, name to URL; empty for an empty text.
 
     Raises:
-        ValueError: of another form, or a name twice.
+        ValueError: a listener has another form, or a name occurs twice.
     """
     listeners: dict[str, str] = {}
     for each in filter(None, (part.strip() for part in text.split(","))):
@@ -33,10 +33,10 @@ def parse_listeners(text: str) -> dict[str, str]:
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Split `pulsar://host:port`.
+    """Split `pulsar://host:port` into host and port.
 
     Raises:
-        ValueError: of another form.
+        ValueError: the URL has another form.
     """
     match = _URL.fullmatch(url)
     if match is None:

@@ -1,9 +1,9 @@
-"""Names: where a topic's log stands in the metadata store, and back; names that are refused.
+"""Names: paths of topics in the metadata store and back; checks of names that clients send.
 
 A topic `persistent://tenant/namespace/name` has its managed log at
 `/managed-ledgers/tenant/namespace/persistent/<quoted name>`; the nodes of its durable subscriptions
-are children of that (`magnetar.cursors.cursor_path`). Parsing of topic names themselves is
-`magnetar.sdk.wire.topic_name`.
+are children of that (`magnetar.cursors.cursor_path`). `magnetar.sdk.wire.topic_name` parses topic
+names themselves.
 """
 
 from collections.abc import Iterable
@@ -23,19 +23,19 @@ from magnetar.sdk.wire.topic_name import SEGMENT
 ROOT = "/managed-ledgers"
 
 SCALABLE_ROOT = "/topics"
-"""Below it: the records of scalable topics, by tenant and namespace."""
+"""Root of the records of scalable topics, which are below it by tenant and namespace."""
 
 SUBSCRIPTION_BYTES_MAX = 1024
-"""In UTF-8; it becomes the name of a node."""
+"""Longest subscription name in bytes of UTF-8; the name becomes the name of a node."""
 
 PROPERTY_COST_BYTES = 64
-"""What a property takes in memory beside its text: many empty ones are no way around the bound."""
+"""Bytes counted for a property beside its text, so that many empty ones do not evade the bound."""
 
 RANGE_COST_BYTES = 64
-"""What a range of hashes takes in memory."""
+"""Bytes counted for a range of hashes."""
 
 CREATED_PROPERTY = "magnetar.created_ms"
-"""In the properties of a topic's log: when the topic was created, ms since the epoch."""
+"""Property of a topic's log that holds when the topic was created, ms since the epoch."""
 
 _SCALABLE = "topic://"
 _PERSISTENT = "persistent://"
@@ -46,14 +46,14 @@ _SYSTEM_NAMESPACE = "persistent://pulsar/system/"
 _SYSTEM_SUFFIX = "__transaction_pending_ack"
 _RESERVED_PREFIX = "pulsar.repl"
 REPLICATOR_PREFIX = "pulsar.repl."
-"""Of the producers and cursors by which clusters copy topics to each other."""
+"""Prefix of the producers and cursors that copy topics between clusters."""
 
 
 def topic_of(name: str) -> TopicName:
-    """The parsed name of a topic.
+    """Parse the name of a topic.
 
     Raises:
-        InvalidTopicNameError: of no known shape.
+        InvalidTopicNameError: the name has no known form.
     """
     try:
         return parse_topic_name(name)
@@ -67,12 +67,12 @@ def is_scalable(name: str) -> bool:
 
 
 def base_topic_of(name: str) -> TopicName:
-    """The parsed name of a topic that may be called `topic://…`: its `persistent://` name.
+    """Parse a name that may be `topic://…`; return the `persistent://` name.
 
     Both names have one owner, which is the broker that coordinates consumers of the topic.
 
     Raises:
-        InvalidTopicNameError: of no known shape.
+        InvalidTopicNameError: the name has no known form.
     """
     if is_scalable(name):
         name = _PERSISTENT + name.removeprefix(_SCALABLE)
@@ -80,10 +80,10 @@ def base_topic_of(name: str) -> TopicName:
 
 
 def whole_topic_of(name: str) -> TopicName:
-    """The parsed name of a topic that may be called `topic://…`, and is no segment of one.
+    """Parse a name that may be `topic://…` but not that of a segment.
 
     Raises:
-        InvalidTopicNameError: of no known shape, or a segment.
+        InvalidTopicNameError: the name has no known form, or is that of a segment.
     """
     topic = base_topic_of(name)
     if topic.is_segment:
@@ -92,52 +92,52 @@ def whole_topic_of(name: str) -> TopicName:
 
 
 def resolved_name(topic: TopicName) -> str:
-    """The `topic://` name of a topic, by which clients of Pulsar 5 know it."""
+    """Return the `topic://` name of a topic, under which clients of Pulsar 5 know it."""
     return f"{_SCALABLE}{topic.tenant}/{topic.namespace}/{topic.local_name}"
 
 
 def log_path(topic: TopicName) -> str:
-    """Path of the topic's managed log."""
+    """Return the path of the topic's managed log."""
     return f"{ROOT}/{topic.storage_name}"
 
 
 def topics_path(namespace: str) -> str:
-    """Path whose children are the logs of a namespace's persistent topics."""
+    """Return the path whose children are the logs of a namespace's persistent topics."""
     return f"{ROOT}/{namespace}/persistent"
 
 
 def segments_path(namespace: str) -> str:
-    """Path whose children are the logs of the segments of a namespace's scalable topics."""
+    """Return the path whose children are the logs of a namespace's segments of scalable topics."""
     return f"{ROOT}/{namespace}/{SEGMENT}"
 
 
 def scalable_topics_path(namespace: str) -> str:
-    """Path whose children are the records of a namespace's scalable topics."""
+    """Return the path whose children are the records of a namespace's scalable topics."""
     return f"{SCALABLE_ROOT}/{namespace}"
 
 
 def scalable_topic_path(topic: TopicName) -> str:
-    """Path of the record of the scalable topic that has a `persistent://` name."""
+    """Return the path of the record of the scalable topic that has a `persistent://` name."""
     return f"{scalable_topics_path(topic.namespace_name)}/{topic.storage_name.rpartition('/')[2]}"
 
 
 def scalable_topic_at(namespace: str, node: str) -> str:
-    """The `topic://` name whose record is the child `node` of `scalable_topics_path(namespace)`."""
+    """Return the `topic://` name of the child `node` of `scalable_topics_path(namespace)`."""
     return f"{_SCALABLE}{namespace}/{unquote_plus(node)}"
 
 
 def is_internal_cursor(name: str) -> bool:
-    """Whether a cursor of that name is the broker's own, and no subscription."""
+    """Whether a cursor of that name belongs to the broker and is no subscription."""
     return name in _RESERVED_SUBSCRIPTIONS or name.startswith(_RESERVED_PREFIX)
 
 
 def is_replicator(producer_name: str) -> bool:
-    """Whether a producer of that name brings copies from another cluster."""
+    """Whether a producer of that name is a replicator, which sends copies from another cluster."""
     return producer_name.startswith(REPLICATOR_PREFIX)
 
 
 def is_system_topic(name: str) -> bool:
-    """Whether a topic of that full name is a cluster's own, which lists for clients leave out."""
+    """Whether the topic of that full name is a system topic, which lists for clients leave out."""
     local = name.rpartition("/")[2]
     if name.startswith(_SYSTEM_NAMESPACE):
         return True
@@ -145,15 +145,15 @@ def is_system_topic(name: str) -> bool:
 
 
 def topic_at(namespace: str, node: str) -> str:
-    """Full name of the topic whose log is the child `node` of `topics_path(namespace)`."""
+    """Return the full name of the topic whose log is the child `node` of `topics_path`."""
     return f"persistent://{namespace}/{unquote_plus(node)}"
 
 
 def check_text(*values: str) -> None:
-    """Refuse values that are no text: protobuf hands out bytes when they are no UTF-8.
+    """Refuse values that are not text: protobuf returns bytes for invalid UTF-8.
 
     Raises:
-        BrokerMetadataError
+        BrokerMetadataError: a value is not text.
     """
     for value in values:
         if not isinstance(value, str):
@@ -163,15 +163,15 @@ def check_text(*values: str) -> None:
 def check_client_metadata(
     *names: str, properties: Iterable[KeyValue], ranges: int = 0, bytes_max: int
 ) -> None:
-    """Refuse what one producer or consumer brings if it is no text, or too much to keep in memory.
+    """Refuse metadata of a producer or consumer that are no text, or too large for memory.
 
     Args:
-        ranges: how many ranges of hashes come with it.
-        bytes_max: for all of it together.
+        ranges: number of hash ranges of the consumer.
+        bytes_max: limit for all of the metadata together.
 
     Raises:
-        BrokerMetadataError: no UTF-8.
-        NotAllowedError: more than `bytes_max`.
+        BrokerMetadataError: a text is not UTF-8.
+        NotAllowedError: the metadata need more than `bytes_max`.
     """
     size_bytes = ranges * RANGE_COST_BYTES
     for name in names:
@@ -191,17 +191,17 @@ def check_client_metadata(
 
 
 def has_control_character(text: str) -> bool:
-    """Whether a name has NUL, a line break or the like."""
+    """Whether a name contains NUL, a line break or another control character."""
     return not text.isprintable() and any(category(each) == "Cc" for each in text)
 
 
 def check_subscription(name: str) -> None:
-    """Refuse names that the protocol reserves.
+    """Refuse subscription names that are not valid, or that the broker reserves.
 
     Raises:
-        ProducerBusyError: empty, reserved, too long, or with control characters. The odd class is
-            the protocol's choice: a naming error of a subscription travels under the code of a
-            busy producer.
+        ProducerBusyError: the name is empty, reserved, too long, or has control characters. The
+            odd class is the protocol's choice: a naming error of a subscription travels under the
+            code of a busy producer.
     """
     if not isinstance(name, str):
         raise ProducerBusyError("the subscription name is not valid UTF-8")

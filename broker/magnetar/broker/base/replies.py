@@ -17,7 +17,7 @@ NO_REQUEST = (1 << 64) - 1
 """Request id of commands that answer no request: -1."""
 
 REFRESH_CHALLENGE = b"PulsarAuthRefresh"
-"""What a client is sent whose credentials have expired."""
+"""Challenge to a client whose credentials have expired."""
 
 _MASK_64 = (1 << 64) - 1
 
@@ -27,14 +27,15 @@ _FIELDS: Final = {
     for field in BaseCommand.DESCRIPTOR.fields
     if field.message_type
 }
-"""Of each command's message, the field of `BaseCommand` that holds it."""
+"""Field of `BaseCommand` for each command's message type."""
 
 
 TAKES_ACKS = " (takes acks)"
-"""In the server's version, as replicators see it: the broker takes markers of type 4001."""
+"""Suffix of the server's version that tells replicators that the broker takes markers of type
+4001."""
 
 WITHOUT_LEASE = " (no lease)"
-"""Ends the server version in the handshake of a broker that serves nothing just now."""
+"""Suffix of the server's version in the handshake of a broker that serves nothing at present."""
 
 
 def _frame(kind: BaseCommand.Type, command: Message) -> bytes:
@@ -50,7 +51,7 @@ def connected(
     has_layouts: bool = True,
     has_coordinator_watches: bool = True,
 ) -> bytes:
-    """CONNECTED, with the feature flags that this broker honours.
+    """Return CONNECTED, with the feature flags that this broker honours.
 
     Clients of Pulsar 5 need `has_layouts` for everything, and `has_coordinator_watches` for
     transactions.
@@ -75,7 +76,7 @@ def connected(
 
 
 def auth_challenge(method: str, *, server_version: str, protocol_version: int) -> bytes:
-    """AUTH_CHALLENGE: new credentials of the same method, please."""
+    """Return AUTH_CHALLENGE, which asks for new credentials of the same method."""
     return _frame(
         BaseCommand.AUTH_CHALLENGE,
         pb.CommandAuthChallenge(
@@ -105,9 +106,11 @@ def producer_success(
     is_ready: bool = True,
     schema_version: bytes = b"",
 ) -> bytes:
-    """`last_sequence_id` is -1 without deduplication: a fresh producer then starts at 0.
+    """Return PRODUCER_SUCCESS.
 
-    `is_ready` false: it has to wait, and is told once more when it is its turn.
+    Args:
+        last_sequence_id: -1 without deduplication: a new producer then starts at 0.
+        is_ready: whether the producer may send. If not, it waits for a second such command.
     """
     return _frame(
         BaseCommand.PRODUCER_SUCCESS,
@@ -132,7 +135,11 @@ def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message
 
 
 def close_producer(producer_id: int, service_url: str = "") -> bytes:
-    """`service_url`: where the client goes at once; empty: it looks the topic up after a while."""
+    """Return CLOSE_PRODUCER.
+
+    With a `service_url`, the client reconnects there at once. Without one, it looks the topic up
+    after a while.
+    """
     return _frame(
         BaseCommand.CLOSE_PRODUCER,
         pb.CommandCloseProducer(
@@ -144,7 +151,11 @@ def close_producer(producer_id: int, service_url: str = "") -> bytes:
 
 
 def close_consumer(consumer_id: int, service_url: str = "") -> bytes:
-    """`service_url`: where the client goes at once; empty: it looks the topic up after a while."""
+    """Return CLOSE_CONSUMER.
+
+    With a `service_url`, the client reconnects there at once. Without one, it looks the topic up
+    after a while.
+    """
     return _frame(
         BaseCommand.CLOSE_CONSUMER,
         pb.CommandCloseConsumer(
@@ -250,7 +261,7 @@ def message_id(
     batch_index: int | None = None,
     first_chunk: Position | None = None,
 ) -> pb.MessageIdData:
-    """A message id; negative ledger and entry ids travel as 2^64 minus something (trap 2)."""
+    """Return a message id; a negative ledger or entry id travels as 2^64 plus it (trap 2)."""
     return pb.MessageIdData(
         ledgerId=position.ledger_id & _MASK_64,
         entryId=position.entry_id & _MASK_64,
@@ -350,14 +361,17 @@ def get_or_create_schema_failed(request_id: int, code: pb.ServerError, message: 
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """Not for clients whose name starts with Pulsar-CPP: they end the connection on it."""
+    """Return REACHED_END_OF_TOPIC.
+
+    Do not send it to clients whose name starts with Pulsar-CPP: they end the connection on it.
+    """
     return _frame(
         BaseCommand.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
     )
 
 
 def scalable_topic_update(session_id: int, dag: pb.ScalableTopicDAG, name: str) -> bytes:
-    """SCALABLE_TOPIC_UPDATE: the whole layout of a topic, whose resolved name is `topic://…`."""
+    """Return SCALABLE_TOPIC_UPDATE with the whole layout of a topic, named `topic://…`."""
     return _frame(
         BaseCommand.SCALABLE_TOPIC_UPDATE,
         pb.CommandScalableTopicUpdate(session_id=session_id, dag=dag, resolved_topic_name=name),
@@ -365,7 +379,7 @@ def scalable_topic_update(session_id: int, dag: pb.ScalableTopicDAG, name: str) 
 
 
 def scalable_topic_failed(session_id: int, code: pb.ServerError, message: str) -> bytes:
-    """SCALABLE_TOPIC_UPDATE with an error: it ends the session."""
+    """Return SCALABLE_TOPIC_UPDATE with an error, which ends the session."""
     return _frame(
         BaseCommand.SCALABLE_TOPIC_UPDATE,
         pb.CommandScalableTopicUpdate(session_id=session_id, error=code, message=message),
@@ -396,7 +410,7 @@ def scalable_topic_assignment(consumer_id: int, assignment: pb.ScalableConsumerA
 
 
 def scalable_topics(watch_id: int, names: Sequence[str]) -> bytes:
-    """WATCH_SCALABLE_TOPICS_UPDATE: all scalable topics of a namespace."""
+    """Return WATCH_SCALABLE_TOPICS_UPDATE with all scalable topics of a namespace."""
     return _frame(
         BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE,
         pb.CommandWatchScalableTopicsUpdate(
@@ -406,7 +420,7 @@ def scalable_topics(watch_id: int, names: Sequence[str]) -> bytes:
 
 
 def scalable_topics_changed(watch_id: int, new: Sequence[str], deleted: Sequence[str]) -> bytes:
-    """WATCH_SCALABLE_TOPICS_UPDATE: scalable topics that are new in a namespace, or gone."""
+    """Return WATCH_SCALABLE_TOPICS_UPDATE with new and deleted scalable topics."""
     return _frame(
         BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE,
         pb.CommandWatchScalableTopicsUpdate(
@@ -423,7 +437,7 @@ def scalable_topics_failed(watch_id: int, code: pb.ServerError, message: str) ->
 
 
 def coordinator_assignments(watch_id: int, snapshot: pb.TcAssignmentsSnapshot) -> bytes:
-    """WATCH_TC_ASSIGNMENTS_UPDATE: where each coordinator of transactions is."""
+    """Return WATCH_TC_ASSIGNMENTS_UPDATE: the broker of each transaction coordinator."""
     return _frame(
         BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE,
         pb.CommandWatchTcAssignmentsUpdate(watch_id=watch_id, snapshot=snapshot),

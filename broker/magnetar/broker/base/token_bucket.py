@@ -1,21 +1,22 @@
-"""A bound on a rate: tokens come back with time, and what is over takes more of them first.
+"""A limit on a rate: tokens come back with time; overspending leaves a debt that is paid first.
 
-Pure but for the clock that is handed in.
+Pure but for the clock that is passed in.
 """
 
 from collections.abc import Callable
 
 
 class TokenBucket:
-    """At most `per_period` tokens in `period_s` seconds, and never more than that saved up.
+    """At most `per_period` tokens in `period_s` seconds; unused tokens add up to that many at most.
 
-    What is spent may be more than is there: an entry goes out whole, and the debt is paid first.
+    A caller may spend more tokens than are available, because an entry is sent whole. The debt is
+    paid before new tokens are available.
     """
 
     __slots__ = ("_at_s", "_now_s", "_per_s", "_tokens", "capacity")
 
     def __init__(self, now_s: Callable[[], float], *, per_period: float, period_s: float) -> None:
-        """`now_s`: monotonic seconds. Starts full."""
+        """Start with a full bucket. `now_s` returns monotonic seconds."""
         assert per_period > 0
         assert period_s > 0
         self._now_s = now_s
@@ -25,14 +26,14 @@ class TokenBucket:
         self._at_s = now_s()
 
     def change(self, *, per_period: float, period_s: float) -> None:
-        """Fill at another rate from now on; what is there, or owed, stays."""
+        """Fill at another rate from now on; saved or owed tokens stay."""
         self._refill()
         self._per_s = per_period / period_s
         self.capacity = float(per_period)
         self._tokens = min(self._tokens, self.capacity)
 
     def available(self) -> int:
-        """Whole tokens that may be spent now; 0 also while there is a debt."""
+        """Return the whole tokens that may be spent now; 0 during a debt."""
         self._refill()
         return max(0, int(self._tokens))
 
@@ -41,7 +42,7 @@ class TokenBucket:
         self._tokens -= count
 
     def wait_s(self) -> float:
-        """Seconds until a token is there; 0 if one is."""
+        """Return the seconds until a token is available; 0 if one is."""
         self._refill()
         missing = min(1.0, self.capacity) - self._tokens
         return max(0.0, missing / self._per_s)

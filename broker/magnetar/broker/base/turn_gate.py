@@ -1,19 +1,20 @@
-"""A gate that lets a few tasks go on in each turn of the event loop.
+"""A gate that lets a few tasks continue in each turn of the event loop.
 
-Requests that wait for one event (a topic that is being loaded) would all go on in the turn in which
-it happens: of ten thousand subscribers that turn takes a second, in which nobody else is served and
-the broker's lease is not renewed. Behind the gate they go on some at a time, in their order.
+Requests that wait for one event, such as the load of a topic, would all continue in the turn in
+which it happens. With ten thousand subscribers that turn takes a second, in which no other client
+is served and the broker's lease is not renewed. Behind the gate they continue a few per turn, in
+their order.
 """
 
 import asyncio
 from collections import deque
 
 TASKS_PER_TURN = 12
-"""Each has some tenths of a millisecond of work before it."""
+"""Tasks that may continue per turn; each has some tenths of a millisecond of work."""
 
 
 class TurnGate:
-    """Belongs to one event loop."""
+    """A gate for the tasks of one event loop."""
 
     def __init__(self, tasks_per_turn: int = TASKS_PER_TURN) -> None:
         self._tasks_per_turn = tasks_per_turn
@@ -22,7 +23,7 @@ class TurnGate:
         self._is_scheduled = False
 
     async def enter(self) -> None:
-        """Return in a turn that has room: at once, if this one has, and nobody waits."""
+        """Return in a turn that has room: at once, if this one has room and no other task waits."""
         loop = asyncio.get_running_loop()
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -38,7 +39,7 @@ class TurnGate:
         self._left = self._tasks_per_turn
         while self._waiting and self._left > 0:
             turn = self._waiting.popleft()
-            if not turn.done():  # else its task was cancelled
+            if not turn.done():  # otherwise its task was cancelled
                 turn.set_result(None)
                 self._left -= 1
         self._is_scheduled = bool(self._waiting)

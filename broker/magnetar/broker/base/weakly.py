@@ -1,6 +1,6 @@
 """Weak callbacks: a part calls a method of its owner without keeping the owner in memory.
 
-An owner and a part that refer to each other are freed by a full collection of cycles only, which
+An owner and a part that refer to each other are only freed by a full collection of cycles, which
 runs every few minutes. Subscriptions come and go all the time.
 """
 

@@ -1,1 +1,1 @@
-"""What a topic may have beside its log: each one object per topic."""
+"""Features that a topic may host beside its log; each is one object per topic."""

@@ -1,8 +1,7 @@
-"""Snapshots of what a feature knows of its topic's log, in a durable cursor.
+"""Snapshots of a feature's state, which is a function of the topic's log, in a durable cursor.
 
-The state is a function of the log. A snapshot and the position of the last entry in it are given to
-the cursor in one call, and a save takes both (defect M19); the cursor holds the entries that a
-replay would need against trimming.
+A snapshot and the position of the last entry in it are given to the cursor in one call, and a save
+takes both (defect M19). The cursor holds back trimming of the entries that a replay would need.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,7 +13,7 @@ from magnetar.ledger.position import Position
 
 
 class ReplayedLog(Protocol):
-    """What a replay needs of a log; `ManagedLog` is one."""
+    """The parts of a log that a replay needs; `ManagedLog` has them."""
 
     @property
     def last_confirmed(self) -> Position: ...
@@ -27,7 +26,7 @@ class ReplayedLog(Protocol):
 
 
 class SnapshotCursor(Protocol):
-    """What snapshots need of their cursor; `Cursor` is one."""
+    """The parts of a cursor that snapshots need; `Cursor` has them."""
 
     @property
     def mark_delete(self) -> Position: ...
@@ -57,31 +56,35 @@ class LogSnapshots:
         *,
         clock: Clock,
     ) -> None:
-        """`encode`: the state now, which covers all entries that were told of."""
+        """Begin at the snapshot in the cursor.
+
+        `encode` returns the present state, which covers all entries passed to `on_stored`.
+        """
         self._cursor = cursor
         self._log = log
         self._encode = encode
         self._clock = clock
         self._last = cursor.mark_delete
-        """The last entry that the state covers."""
+        """Last entry that the state covers."""
         self._taken_s = clock.monotonic_s()
         self.entries_behind = 0
         """Entries that the newest snapshot does not cover: a load would have to read them."""
 
     @property
     def stored(self) -> Mapping[str, int]:
-        """What the newest snapshot says."""
+        """State in the newest snapshot."""
         return self._cursor.position_properties
 
     def cursors(self) -> Iterable[Cursor]:
-        """The durable cursor, as features show theirs."""
+        """Return the durable cursor, as `Feature.cursors` does."""
         return [self._cursor] if isinstance(self._cursor, Cursor) else ()
 
     async def replay(
         self, note: Callable[[bytes], None], *, entries_max: int, bytes_max: int
     ) -> int:
-        """Have every entry behind the snapshot noted; returns how many there were. The limits are
-        of one read.
+        """Pass every entry after the snapshot to `note`; return their number.
+
+        The limits apply to one read.
 
         Raises:
             LedgerError: not all of them can be read now.
@@ -103,32 +106,35 @@ class LogSnapshots:
         return count
 
     def on_stored(self, last: Position, entries: int) -> None:
-        """The state covers so many more entries, up to this one."""
+        """Note that the state covers `entries` more entries, up to `last`."""
         self._last = last
         self.entries_behind += entries
 
     def take_after_entries(self, entries_max: int) -> None:
-        """Take a snapshot, if it would cover so many entries more."""
+        """Take a snapshot if it would cover at least `entries_max` new entries."""
         if self.entries_behind >= entries_max:
             self._take_unless_saving()
 
     def take_after_s(self, interval_s: float) -> None:
-        """Take a snapshot, if the last one was that long ago and something is new."""
+        """Take a snapshot if the last one is `interval_s` old and there are new entries."""
         if self.entries_behind and self._clock.monotonic_s() - self._taken_s >= interval_s:
             self._take_unless_saving()
 
     def _take_unless_saving(self) -> None:
-        """Under load the cursor's own pace counts."""
+        """Take a snapshot, unless the cursor must still save the last one.
+
+        Under load, snapshots thus keep the cursor's own pace.
+        """
         if self._cursor.persisted_mark_delete >= self._cursor.mark_delete:
             self._take()
 
     def close(self) -> None:
-        """Take a last one, for the cursor's last save."""
+        """Take a last snapshot, for the cursor's last save."""
         if self.entries_behind:
             self._take()
 
     def _take(self) -> None:
-        # Both at once: what a save takes is of one moment.
+        # Both at once: a save must take the state of one moment.
         self._cursor.set_position_properties(self._encode())
         self._cursor.ack_cumulative(self._last)
         self.entries_behind = 0

@@ -1,16 +1,18 @@
 """Traces of single messages: published, stored, dispatched, acknowledged.
 
-Off unless a broker is given something that keeps `Spans`; then topics host a `TopicTrace`, and
-dispatchers ask once per turn whether there is one. The broker knows no tracing library:
-OpenTelemetry's side of it is in `magnetar.deploy.otel`.
+Tracing is off unless the broker is given an object that keeps `Spans`. If it is, topics host a
+`TopicTrace`, and dispatchers check once per turn whether there is one. The broker knows no tracing
+library: `magnetar.deploy.otel` connects OpenTelemetry.
 
-`publish` is from the arrival of a message to its receipt, below the client's span if the message
-has the property `traceparent`; `store`, below it, from the hand-over to the log to durability. For
-each subscription there is a `dispatch` below `publish`, from then to the writing of the message to
-a consumer, and an `ack` below that, to its acknowledgement. So a long one says where time goes.
+`publish` lasts from the arrival of a message to its receipt. It is a child of the client's span if
+the message has the property `traceparent`. `store`, a child of `publish`, lasts from the hand-over
+to the log until the message is durable. For each subscription, `dispatch`, a child of `publish`,
+lasts from then until the message is written to a consumer; `ack`, a child of `dispatch`, lasts
+until its acknowledgement. A long span thus shows where the time goes.
 
-Only messages that are sampled cost anything here, and only where tracing is on. Of a batch of the
-client's the properties of single messages are not seen: it is sampled like a message without any.
+Only sampled messages cost anything here, and only while tracing is on. The properties of single
+messages in a client's batch are not read: the batch is sampled like a message without a trace
+context.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +34,7 @@ class Span(Protocol):
     """A stretch of time that is recorded when it ends."""
 
     def event(self, name: str) -> None:
-        """Something happened at this moment."""
+        """Record an event at this moment."""
         ...
 
     def end(self, *, error: str = "") -> None:
@@ -51,20 +53,23 @@ class Spans(Protocol):
         parent: Span | None = None,
         carrier: Mapping[str, str] | None = None,
     ) -> Span | None:
-        """A span that begins now, below `parent` or else below what `carrier` names by
-        `traceparent` and `tracestate` (W3C Trace Context); None: it is not sampled."""
+        """Begin a span below `parent`, or else below the span that `carrier` names.
+
+        `carrier` has `traceparent` and `tracestate` (W3C Trace Context). Return None if the span is
+        not sampled.
+        """
         ...
 
 
 CARRIED = ("traceparent", "tracestate")
-"""Properties of messages that name the trace they belong to."""
+"""Properties of messages that name their trace."""
 
 FORGOTTEN = "too many messages wait: not followed any more"
 CLOSED = "the subscription was closed, or its topic moved"
 
 
 class PublishTrace:
-    """A message from its arrival to its durability."""
+    """Trace of a message from its arrival until it is durable."""
 
     __slots__ = ("publish", "store")
 
@@ -79,7 +84,7 @@ class PublishTrace:
         self.publish.end()
 
     def failed(self, error: str) -> None:
-        """End both spans with an error: the message is not stored, as far as anybody knows."""
+        """End both spans with an error: the message is not stored, or its outcome is unknown."""
         if self.store is not None:
             self.store.end(error=error)
         self.publish.end(error=error)
@@ -89,22 +94,23 @@ _TRACED: Final = EntryNotes[PublishTrace]("the trace of the message")
 
 
 class SubscriptionTrace:
-    """The sampled messages of a topic on their way through one subscription."""
+    """The sampled messages of a topic as one subscription sends them."""
 
     def __init__(self, spans: Spans, attributes: Mapping[str, str], messages_max: int) -> None:
         self._spans = spans
         self._attributes = attributes
         self._messages_max = messages_max
         self._waiting: dict[Position, Span] = {}
-        """Stored and not sent: `dispatch`."""
+        """`dispatch` spans of messages that are stored and not sent."""
         self._sent: dict[Position, tuple[Span, Span | None]] = {}
-        """Sent and not acknowledged: `dispatch`, which has ended, and `ack`."""
+        """`dispatch` spans, ended, and `ack` spans of messages that are sent and not
+        acknowledged."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._sent)
 
     def stored(self, position: Position, publish: Span) -> None:
-        """A sampled message is there."""
+        """Begin `dispatch` for a sampled message that is durable."""
         span = self._spans.begin("dispatch", attributes=self._attributes, parent=publish)
         if span is None:
             return
@@ -120,16 +126,16 @@ class SubscriptionTrace:
         else:
             self._waiting.pop(next(iter(self._waiting))).end(error=FORGOTTEN)
 
-    # Told by dispatchers, once per turn
+    # Called by dispatchers, once per turn
 
     def sent_through(self, after: Position, consumer: Consumer) -> None:
-        """Everything up to `after` was written to the one active consumer, or needs not be."""
+        """Note that all entries up to `after` were written to the active consumer, or skipped."""
         if self._waiting:
             for position in [each for each in self._waiting if each <= after]:
                 self._was_sent(position, consumer)
 
     def sent_pending(self, consumer: Consumer) -> None:
-        """Entries were written to a consumer that has to acknowledge each."""
+        """Note that entries were written to a consumer that acknowledges each of them."""
         pending = consumer.pending
         if self._waiting:
             for position in [each for each in self._waiting if each in pending]:
@@ -142,32 +148,32 @@ class SubscriptionTrace:
         dispatch.end()
         self._sent[position] = (dispatch, ack)
 
-    # Told by the subscription
+    # Called by the subscription
 
     def acked_range(self, ledger_id: int, first: int, final: int) -> None:
-        """Whole entries of a ledger were acknowledged, both ends included."""
+        """End the spans of entries `first` through `final` of a ledger: they were acknowledged."""
         if self._sent:
             low, high = Position(ledger_id, first), Position(ledger_id, final)
             self._end([each for each in self._sent if low <= each <= high])
 
     def acked_each(self, positions: Iterable[Position]) -> None:
-        """Single whole entries were acknowledged."""
+        """End the spans of single entries that were acknowledged as a whole."""
         if self._sent:
             self._end([each for each in positions if each in self._sent])
 
     def acked_through(self, position: Position) -> None:
-        """Everything at or before the position was acknowledged."""
+        """End the spans of all entries at or before the position: they were acknowledged."""
         if self._sent:
             self._end([each for each in self._sent if each <= position])
 
     def redelivered(self) -> None:
-        """Entries that were sent are sent again: it is noted on those that are followed."""
+        """Record a redelivery on the spans of all sent entries."""
         for _, ack in self._sent.values():
             if ack is not None:
                 ack.event("redelivery")
 
     def close(self) -> None:
-        """Nothing more will be heard."""
+        """End all spans: the subscription is closed."""
         for span in self._waiting.values():
             span.end(error=CLOSED)
         for _, ack in self._sent.values():
@@ -202,14 +208,16 @@ class TopicTrace(Feature):
     def check(
         self, batch: PublishBatch, send: Send, metadata: MessageMetadata, payload: bytes
     ) -> None:
-        """Begin the trace of a message that comes next in the batch, if it is sampled. Behind every
-        check that may refuse it."""
+        """Begin the trace of the next message of a batch, if it is sampled.
+
+        This check comes after all checks that may refuse the message.
+        """
         trace = self._begin(metadata, len(payload))
         if trace is not None:
             _TRACED.add(batch, trace)
 
     def _begin(self, metadata: MessageMetadata, size_bytes: int) -> PublishTrace | None:
-        """A message has arrived; None: it is not sampled."""
+        """Begin the spans of a message that has arrived; return None if it is not sampled."""
         carrier = {each.key: each.value for each in metadata.properties if each.key in CARRIED}
         attributes: dict[str, str | int] = {
             **self._attributes,
@@ -224,7 +232,7 @@ class TopicTrace(Feature):
         return PublishTrace(publish, store)
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """Entries are durable: what is sampled of them is followed to each subscription."""
+        """End the spans of durable entries, and begin theirs in each subscription."""
         for index, trace in _TRACED.of(batch):
             trace.stored()
             position = Position(ledger_id, first_entry_id + index)
@@ -232,12 +240,12 @@ class TopicTrace(Feature):
                 subscription.stored(position, trace.publish)
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
-        """Entries are not stored, as far as anybody knows."""
+        """End the spans of entries that are not stored, or whose outcome is unknown."""
         for _, trace in _TRACED.of(batch):
             trace.failed(str(error))
 
     def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
-        """A subscription is being opened: what it sends is followed from now on."""
+        """Trace the messages of a subscription that is being opened."""
         return replace(context, trace=self._of_subscription(subscription.name))
 
     def _of_subscription(self, name: str) -> SubscriptionTrace:
@@ -248,12 +256,12 @@ class TopicTrace(Feature):
         return made
 
     def forgotten(self, subscription: str) -> None:
-        """The subscription was closed."""
+        """Close the trace of a subscription that was closed."""
         found = self._subscriptions.pop(subscription, None)
         if found is not None:
             found.close()
 
     def close(self) -> None:
-        """The topic ends here."""
+        """Close the traces of all subscriptions: the topic is closed."""
         for name in list(self._subscriptions):
             self.forgotten(name)

@@ -1,1 +1,1 @@
-"""What consumers can do beyond one topic and one message after the other."""
+"""Parts of consumers: one or several topics, chunks, dead letters, handlers."""

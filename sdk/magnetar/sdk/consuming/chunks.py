@@ -1,13 +1,15 @@
-"""Messages in chunks, put together again. Pure; no I/O.
+"""Assembles chunked messages. Pure; no I/O.
 
 A chunk is an entry whose metadata has `num_chunks_from_msg` above 1, `chunk_id` from 0, and the
-`uuid` that all chunks of a message share (docs/formats/pulsar-frame.md). They come in order, those
-of several messages mixed. A message is given up when a chunk is missing, when it is incomplete for
-too long, or when more are incomplete than may be; its chunks come again, or are acknowledged.
+`uuid` that all chunks of a message share (docs/formats/pulsar-frame.md). Chunks of one message come
+in order, mixed with those of other messages. A message is given up when a chunk is missing, when it
+is incomplete for too long, or when too many are incomplete. Its chunks are then redelivered, or
+acknowledged.
 
-A producer that lost its connection sends again what it has no receipt for, so a chunk may be stored
-twice. One that comes behind its whole message would be missing its others for ever: it shares the
-lot of that message. It must be the very same chunk: producers that come back may use ids again.
+A producer that lost its connection sends again whatever has no receipt, so a chunk may be stored
+twice. A second copy that comes after its whole message would wait for the other chunks for ever:
+it is acknowledged or redelivered together with that message. It must be the very same chunk,
+because returning producers may reuse ids.
 """
 
 import struct
@@ -23,7 +25,7 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 _U32 = struct.Struct(">I")
 
 WHOLE_REMEMBERED_MAX = 1_000
-"""Messages that became whole, of which a chunk may come once more."""
+"""Complete messages remembered, in case one of their chunks comes once more."""
 
 EntryKey = tuple[int, int]
 """Ledger id and entry id."""
@@ -34,7 +36,7 @@ class _Incomplete:
     began_s: float
     chunks: int
     bytes_max: int
-    """What the message says that it is in all."""
+    """Size of the whole message, as its chunks state it."""
     entries: list[EntryKey] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -42,16 +44,16 @@ class _Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A message that has all its chunks."""
+    """A message with all its chunks."""
 
     batch: MessageBatch
     others: list[EntryKey]
-    """The entries of its chunks but the last, which is the batch's own."""
+    """Entries of all chunks but the last, whose entry is the batch's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A message that became whole."""
+    """Record of a message that is complete."""
 
     entries: list[EntryKey]
     chunks: int
@@ -59,7 +61,7 @@ class _Done:
     publish_time_ms: int
 
     def is_repeated_by(self, entry: EntryKey, metadata: MessageMetadata) -> bool:
-        """Whether this is one of its chunks, stored once more."""
+        """Whether an entry is one of the message's chunks, stored once more."""
         return entry not in self.entries and (
             (self.chunks, self.size, self.publish_time_ms)
             == (
@@ -71,7 +73,7 @@ class _Done:
 
 
 class ChunkAssembly:
-    """The incomplete messages of one consumer."""
+    """Incomplete messages of one consumer."""
 
     def __init__(
         self,
@@ -84,10 +86,13 @@ class ChunkAssembly:
         on_superseded: Callable[[list[EntryKey]], None],
         on_repeated: Callable[[EntryKey, EntryKey], None],
     ) -> None:
-        """`on_given_up` gets the entries of a message that will not become whole here;
-        `on_superseded` those of chunks that their producer has sent again; `on_repeated` the last
-        entry of a whole message, and the entry of a chunk of it that was stored twice."""
-        # A message in chunks is larger than any other; its own bound holds for it.
+        """Create an empty assembly.
+
+        `on_given_up` gets the entries of a message that will not be completed here. `on_superseded`
+        gets the entries of chunks that their producer has sent again. `on_repeated` gets the last
+        entry of a complete message, and the entry of a second copy of one of its chunks.
+        """
+        # A chunked message is larger than others, and has a bound of its own.
         larger = max(source.decompressed_bytes_max, bytes_max)
         self._source = replace(source, decompressed_bytes_max=larger)
         self._messages_max = messages_max
@@ -108,10 +113,11 @@ class ChunkAssembly:
         return self._size
 
     def add(self, batch: MessageBatch, *, now_s: float) -> Whole | None:
-        """Take a chunk; the message if it is complete now.
+        """Take a chunk; return the message if it is complete now.
 
         Raises:
-            MalformedPayloadError: its message is larger than the bound, or says nonsense.
+            MalformedPayloadError: the message is larger than the bound, or its fields are
+                contradictory.
         """
         metadata = batch.metadata
         self._give_up_old(now_s)
@@ -125,7 +131,7 @@ class ChunkAssembly:
         entry = (batch.ledger_id, batch.entry_id)
         found = self._incomplete.get(uuid)
         if found is not None and entry in found.entries:
-            return None  # a redelivery of what is here
+            return None  # a redelivery of a chunk that is held
         done = self._done.get(uuid)
         if found is None and done is not None and done.is_repeated_by(entry, metadata):
             self._on_repeated(done.entries[-1], entry)
@@ -138,7 +144,7 @@ class ChunkAssembly:
             self._make_room()
             found = self._incomplete[uuid] = _Incomplete(now_s, chunks, size)
         elif found is not None and index < len(found.parts) and chunks == found.chunks:
-            self._on_superseded([entry])  # it had no receipt for what is here
+            self._on_superseded([entry])  # this chunk is held already: its producer had no receipt
             return None
         if found is None or index != len(found.parts) or chunks != found.chunks:
             self._give_up(uuid)
@@ -163,7 +169,7 @@ class ChunkAssembly:
         self._size = 0
 
     def give_up_old(self, *, now_s: float) -> None:
-        """Give up what is incomplete for too long."""
+        """Give up messages that have been incomplete for too long."""
         self._give_up_old(now_s)
 
     def _whole(self, uuid: str, last: MessageBatch) -> Whole:

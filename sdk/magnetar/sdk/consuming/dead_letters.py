@@ -1,20 +1,20 @@
-"""Messages that came too often, and those to be tried again later: to topics of their own.
+"""Dead letter and retry topics, for messages redelivered too often or to be retried later.
 
-Names of topics and properties are those of the official clients, so that their consumers and ours
-can work on one subscription, and their tools on what is left:
+Names of topics and properties are those of the official clients. Consumers of both kinds can
+therefore share a subscription, and the official tools can read its dead letters:
 
 | property | meaning |
 |---|---|
-| `REAL_TOPIC` | where the message came from |
+| `REAL_TOPIC` | topic that the message came from |
 | `ORIGIN_MESSAGE_ID` | its id there, `ledger:entry:partition[:batch index]` |
-| `REAL_SUBSCRIPTION` | whose consumer gave it up |
-| `RECONSUMETIMES` | how often it was put off |
-| `DELAY_TIME` | for how many milliseconds, the last time |
+| `REAL_SUBSCRIPTION` | subscription whose consumer gave it up |
+| `RECONSUMETIMES` | how often it was postponed |
+| `DELAY_TIME` | the last delay, in ms |
 
-An entry comes again whenever one of its messages is refused, and what is on its way comes though it
-was acknowledged meanwhile: so the same message may come too often several times. `LettersOnce`
-knows which have a dead letter, or one on its way. What is forgotten, or was known to another
-consumer, may get a second letter.
+An entry is redelivered whenever one of its messages is negatively acknowledged. Messages in flight
+come even if they were acknowledged meanwhile. So one message may come too often several times.
+`LettersOnce` remembers which messages have a dead letter, stored or pending. A message that it has
+forgotten, or that another consumer gave up, may get a second dead letter.
 """
 
 import asyncio
@@ -41,26 +41,27 @@ RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
 
 RETRIES_MAX = 16
-"""How often a message may be put off when no policy says so, as with the official clients."""
+"""How often a message may be postponed without a policy, as with the official clients."""
 
 LETTERS_REMEMBERED_MAX = 10_000
-"""Entries of which messages have letters; the oldest is forgotten."""
+"""Entries remembered because messages of them have dead letters; at this bound the oldest is
+forgotten."""
 
 
 class LettersOnce:
-    """Of one consumer, over all its topics: ledgers have one number in all of them."""
+    """Dead letters of one consumer, over all its topics: ledger ids are unique among them."""
 
     def __init__(self) -> None:
         self._under_way: dict[MessageId, Message] = {}
-        """As they came last."""
+        """Messages whose dead letters are being stored, as delivered last."""
         self._stored: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """By entry, the bits of its messages that have letters."""
+        """Bit mask of the messages of each entry that have dead letters."""
 
     def sort(
         self, messages: Iterable[Message[Any]]
     ) -> tuple[list[Message[Any]], list[Message[Any]]]:
-        """Messages that came too often: those to be stored now, and those that are stored and need
-        to be acknowledged only. The others share the lot of what is on its way."""
+        """Sort messages that came too often: return those to store now, and those already stored,
+        which only need an acknowledgement. The others are being stored, and share that outcome."""
         wanted, done = [], []
         for message in messages:
             message_id = message.message_id
@@ -83,17 +84,18 @@ class LettersOnce:
             self._stored.popitem(last=False)
 
     def failed(self, message: Message[Any]) -> Message[Any]:
-        """Note that no dead letter was stored; return the message as it came last, to be asked for
-        again."""
+        """Record that no dead letter was stored; return the message as delivered last, for its
+        redelivery."""
         return self._under_way.pop(message.message_id, message)
 
     @property
     def has_stored(self) -> bool:
-        """Whether `delivered` has something to forget."""
+        """Whether any dead letter is remembered, which `delivered` may forget."""
         return bool(self._stored)
 
     def delivered(self, ledger_id: int, entry_id: int) -> None:
-        """An entry came and is not given up: its count began anew, as after a move."""
+        """Forget an entry that was delivered again without being given up: its count began anew,
+        for example after a seek."""
         if self._stored:
             self._stored.pop((ledger_id, entry_id), None)
 
@@ -107,7 +109,7 @@ def _bit_of(message_id: MessageId) -> int:
 
 
 class Giver(Protocol):
-    """The consumer that a message came from."""
+    """The consumer that gives a message up."""
 
     def acknowledge(self, what: Message[Any]) -> object: ...
 
@@ -115,7 +117,7 @@ class Giver(Protocol):
 
 
 class DeadLetters:
-    """Of one consumer, over all its topics."""
+    """Dead letter and retry topics of one consumer, for all its topics."""
 
     def __init__(
         self,
@@ -126,8 +128,11 @@ class DeadLetters:
         *,
         has_schema: bool = False,
     ) -> None:
-        """`topic`: the first of the consumer's own, by which its topics are named. `has_schema`:
-        the consumer reads by one."""
+        """Take the consumer's topic and policy.
+
+        `topic`: the consumer's first topic, after which the dead letter and retry topics are named.
+        `has_schema`: whether the consumer decodes values by a schema.
+        """
         self._context = context
         self._subscription = subscription
         self._policy = policy or DeadLetterPolicy(redeliveries_max=RETRIES_MAX)
@@ -136,7 +141,7 @@ class DeadLetters:
         self._tasks: set[asyncio.Task[None]] = set()
         self._once = LettersOnce()
         self.given_up = 0
-        """Messages that went to the dead letter topic."""
+        """Messages sent to the dead letter topic."""
 
     @property
     def redeliveries_max(self) -> int:
@@ -144,13 +149,21 @@ class DeadLetters:
 
     @property
     def retry_topic(self) -> TopicName:
-        """Raises: TopicNameError: the policy names no topic."""
+        """Topic of messages that are postponed.
+
+        Raises:
+            TopicNameError: the policy names no valid topic.
+        """
         return TopicName.parse(
             self._policy.retry_topic or f"{self._base}-{self._subscription}-RETRY"
         )
 
     def dead_letter_topic(self, source: TopicName) -> TopicName:
-        """Where what came from `source` goes. Raises: TopicNameError: the policy names no topic."""
+        """Return the dead letter topic for messages from `source`.
+
+        Raises:
+            TopicNameError: the policy names no valid topic.
+        """
         if self._policy.topic:
             return TopicName.parse(self._policy.topic)
         source = source.partitioned
@@ -160,7 +173,7 @@ class DeadLetters:
     # -- given up
 
     def put(self, giver: Giver, messages: Iterable[Message[Any]]) -> None:
-        """Store messages in the dead letter topic; those that cannot be stored come again."""
+        """Store messages in the dead letter topic; those that cannot be stored are redelivered."""
         wanted, done = self._once.sort(messages)
         for message in done:
             giver.acknowledge(message)
@@ -170,7 +183,7 @@ class DeadLetters:
             task.add_done_callback(self._tasks.discard)
 
     def delivered(self, ledger_id: int, entry_id: int) -> None:
-        """An entry came that is not given up."""
+        """Record the delivery of an entry that is not given up."""
         self._once.delivered(ledger_id, entry_id)
 
     async def _put(self, giver: Giver, messages: list[Message[Any]]) -> None:
@@ -193,7 +206,7 @@ class DeadLetters:
         )
         self.given_up += 1
 
-    # -- put off
+    # -- postponed
 
     async def retry_later(
         self,
@@ -202,10 +215,10 @@ class DeadLetters:
         delay_s: float,
         properties: Mapping[str, str] | None,
     ) -> None:
-        """Store a message in the retry topic; in the dead letter topic if that was often enough.
+        """Store a message in the retry topic, or in the dead letter topic after too many retries.
 
         Raises:
-            SdkError: it is stored in neither, as far as is known.
+            SdkError: no broker confirmed that the message is stored.
         """
         own = self._properties(message)
         own.update(properties or {})
@@ -219,7 +232,7 @@ class DeadLetters:
         await self._copies.store(message, self.retry_topic, own, deliver_at_ms=due_ms)
 
     async def close(self) -> None:
-        """End what is under way: what was not stored stays unacknowledged. Does not raise."""
+        """Cancel pending dead letters, whose messages stay unacknowledged. Does not raise."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -237,7 +250,7 @@ class DeadLetters:
 
 
 def _id_text(message_id: MessageId) -> str:
-    """As the official clients write it: the partition too, if there is none."""
+    """Return the id as the official clients write it, with the partition even if it is -1."""
     text = f"{message_id.ledger_id}:{message_id.entry_id}:{message_id.partition}"
     return text if message_id.batch_index < 0 else f"{text}:{message_id.batch_index}"
 
@@ -246,4 +259,4 @@ def _number(text: str | None) -> int:
     try:
         return max(0, int(text or 0))
     except ValueError:
-        return 0  # somebody else's property of this name
+        return 0  # another application's property of this name

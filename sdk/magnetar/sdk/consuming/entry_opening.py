@@ -1,4 +1,4 @@
-"""What becomes of an entry before it is delivered: given up, put together, or as it is."""
+"""Opens entries for delivery: decrypts them, assembles chunks, and writes dead letters."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Chunked(Protocol):
-    """What is told of messages in chunks: by the acknowledger and its grouping."""
+    """Records which entries make a chunked message: the acknowledger's grouping."""
 
     def set_chunks(self, key: tuple[int, int], others: list[tuple[int, int]]) -> None: ...
     def add_chunk(self, key: tuple[int, int], other: tuple[int, int]) -> bool: ...
 
 
 class EntryOpening:
-    """Of one consumer of one topic. Called by its receiver queue for each entry."""
+    """Opens entries for one consumer of one topic. Called by its receiver queue for each entry."""
 
     def __init__(
         self,
@@ -39,24 +39,27 @@ class EntryOpening:
         acknowledge: Callable[[list[tuple[int, int]]], None],
         ask_later: Callable[[list[tuple[int, int]]], None],
     ) -> None:
-        """`acknowledge` and `ask_later` get entries of messages that will not become whole."""
+        """Take the consumer's parts.
+
+        `acknowledge` and `ask_later` get the entries of messages that will not be completed.
+        """
         self._acks = acks
         self._giver = giver
-        # Only these subscriptions count how often a message was delivered.
+        # Other subscription types do not count how often a message was delivered.
         shares = not settings.subscription_type.keeps_order
         self._letters = letters if shares and settings.dead_letters is not None else None
         self._clock = clock
         self._acknowledge = acknowledge
         self._ask_later = ask_later
         self._acknowledges_incomplete = settings.acknowledge_incomplete_chunks
-        # Elsewhere a redelivery begins at the first unacknowledged message: it would never end.
+        # Other types redeliver from the first unacknowledged message on: that would never end.
         self._asks_for_incomplete = shares
-        # Chunks that nothing follows are given up too: no other entry would notice.
+        # Chunks without a successor are given up, too: no other entry would trigger it.
         self._loop = asyncio.get_running_loop()
         self._age_s = settings.chunked_message_age_ms / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._decryptor = settings.decryptor()
-        # By its name: who decrypts nothing loads no cryptography.
+        # Compared by its value: a consumer that decrypts nothing loads no cryptography.
         action = settings.crypto_failure_action
         self._on_encrypted = "fail" if action is None else action.value
         self.chunks = ChunkAssembly(
@@ -70,10 +73,10 @@ class EntryOpening:
         )
 
     def open(self, batch: MessageBatch) -> MessageBatch | None:
-        """What is delivered for an entry; None: nothing, or not yet.
+        """Return what to deliver for an entry; None for nothing, or nothing yet.
 
         Raises:
-            CorruptMessageError: it cannot be read.
+            CorruptMessageError: the entry cannot be read.
         """
         opened = self._assemble(batch)
         letters = self._letters
@@ -89,7 +92,7 @@ class EntryOpening:
         return None
 
     def has_dead(self, deliveries: Iterable[Delivery]) -> bool:
-        """Whether some of these came too often: they go even if nobody asks for a message."""
+        """Whether some deliveries came too often. They are given up even if no message is taken."""
         letters = self._letters
         if letters is None:
             return False
@@ -102,7 +105,7 @@ class EntryOpening:
             if decrypted is None:
                 return None
             batch = decrypted
-        # A chunk that is still encrypted cannot be put together: it is delivered as it is.
+        # A chunk that is still encrypted cannot be assembled, and is delivered as it is.
         if batch.metadata.num_chunks_from_msg <= 1 or batch.is_encrypted:
             return batch
         try:
@@ -140,7 +143,7 @@ class EntryOpening:
 
     def _on_repeated(self, last: tuple[int, int], entry: tuple[int, int]) -> None:
         if not self._acks.add_chunk(last, entry):
-            self._acknowledge([entry])  # as the message was
+            self._acknowledge([entry])  # its message is acknowledged already
 
     def _on_incomplete(self, entries: list[tuple[int, int]]) -> None:
         if self._acknowledges_incomplete:

@@ -1,9 +1,9 @@
-"""Copies of messages in other topics, with all that makes their bytes readable there.
+"""Copies of messages in other topics, with everything that makes them readable there.
 
 A copy has the payload as it was written, both keys, the marks for a missing value and for a key of
-bytes, and the version of the *target's* schema that says how to read it: the definition of the
-source is registered in the target, as the Java client does for dead letters. What a producer has
-encrypted is copied with its keys and as it travelled.
+bytes, and the version of the *target's* schema that describes it. For that, the source's definition
+is registered in the target, as the Java client does for dead letters. An encrypted message is
+copied still encrypted, with its keys.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from magnetar.sdk.wire.topic_name import TopicName
 _log = logging.getLogger("magnetar.sdk")
 
 VERSIONS_MAX = 1_000
-"""Versions of schemas that are remembered; then all are forgotten and asked for again."""
+"""Schema versions remembered. At this bound all are forgotten, and requested again."""
 
 
 class Sender(Protocol):
-    """A producer, as copies need it."""
+    """The part of a producer that copies use."""
 
     async def send_message(self, message: OutgoingMessage) -> MessageId: ...
 
@@ -44,7 +44,7 @@ class Sender(Protocol):
 
 
 class CopyClient(Protocol):
-    """A client, as copies need it. All calls raise SdkError."""
+    """The part of a client that copies use. All calls raise SdkError."""
 
     async def schema(self, topic: str, version: bytes = b"") -> SchemaInfo | None: ...
 
@@ -56,7 +56,7 @@ class CopyClient(Protocol):
 
 
 class EncodedSchema(Schema[bytes]):
-    """Values are bytes that others have encoded by this definition."""
+    """Passes through bytes that others have encoded by a given definition."""
 
     def __init__(self, info: SchemaInfo | None) -> None:
         self.info = info
@@ -69,18 +69,22 @@ class EncodedSchema(Schema[bytes]):
 
 
 class MessageCopies:
-    """Of one consumer: a producer for each topic that it copies to."""
+    """Copies messages for one consumer, with a producer for each target topic."""
 
     def __init__(
         self, client_for: Callable[[TopicName], CopyClient], *, needs_schema: bool
     ) -> None:
-        """`needs_schema`: a message whose schema the target refuses is not copied, since the
-        application reads by it. Else it is copied without, as by a consumer of bytes."""
+        """Start without producers.
+
+        `needs_schema`: a message whose schema the target refuses is not copied, since the
+        application decodes by it. Otherwise it is copied without a schema, as for a consumer of
+        bytes.
+        """
         self._client_for = client_for
         self._needs_schema = needs_schema
         self._senders: dict[TopicName, asyncio.Task[Sender]] = {}
         self._versions: dict[tuple[TopicName, str, bytes], bytes] = {}
-        """Schema version on the target, by target, source topic and version there; empty: copies
+        """Schema version on the target, by target, source topic and source version; empty if copies
         are stored without a schema."""
 
     async def store(
@@ -92,11 +96,12 @@ class MessageCopies:
         initial_subscription: str = "",
         deliver_at_ms: int | None = None,
     ) -> None:
-        """Store a copy, and return when it is stored. `initial_subscription`: one that the target
-        has before its first copy.
+        """Store a copy, and return when it is stored.
+
+        `initial_subscription`: a subscription that the target gets before its first copy.
 
         Raises:
-            SdkError: it is not known to be stored.
+            SdkError: the broker did not confirm the copy.
         """
         sender, version = await self._attached(message, target, initial_subscription)
         if message.is_encrypted:
@@ -132,7 +137,7 @@ class MessageCopies:
     async def _attached(
         self, message: Message[Any], target: TopicName, subscription: str
     ) -> tuple[Sender, bytes]:
-        """The producer of the target, and the version there of the message's schema.
+        """Return the producer of the target, and the target's version of the message's schema.
 
         Raises:
             SdkError
@@ -146,11 +151,13 @@ class MessageCopies:
             return await self._sender(target, subscription, None), found
         try:
             info = await self._definition(source, version)
-            # A topic that enforces schemas takes no producer without: it has the first one.
+            # A topic that enforces schemas refuses a producer without one: it gets the first
+            # schema.
             sender = await self._sender(target, subscription, info)
             found = b"" if info is None else await self._register(target, info)
         except (ServiceError, SchemaError) as error:
-            # A topic that moves is not known to its broker for a moment, which says nothing.
+            # A moving topic is unknown to its broker for a moment, which says nothing about the
+            # schema.
             is_passing = error.retryable or isinstance(error, TopicNotFoundError)
             if self._needs_schema or is_passing:
                 raise
@@ -168,7 +175,8 @@ class MessageCopies:
         return sender, found
 
     async def _definition(self, source: str, version: bytes) -> SchemaInfo | None:
-        """Of the source's version; None: it is deleted, or says no more than bytes do."""
+        """Return the definition of a source's schema version; None if it is deleted, or is of plain
+        bytes."""
         info = await self._client_for(TopicName.parse(source)).schema(source, version)
         return None if info is None or info.type is SchemaType.BYTES else info
 
@@ -182,7 +190,7 @@ class MessageCopies:
     ) -> Sender:
         task = self._senders.get(target)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            # Copies are as large as what was put together of chunks.
+            # Copies may be as large as an assembled chunked message.
             settings = ProducerSettings(
                 batching=False, chunking=True, initial_subscription=subscription
             )
@@ -200,7 +208,7 @@ async def _send_encrypted(
     version: bytes,
     deliver_at_ms: int | None,
 ) -> None:
-    """As it is, with what whoever has the keys needs."""
+    """Send an encrypted message as it is, with the fields that its readers need."""
     metadata = encrypted_metadata(message.metadata)
     metadata.properties.extend(KeyValue(key=k, value=v) for k, v in properties.items())
     metadata.schema_version = version
@@ -236,7 +244,7 @@ _OF_ENCRYPTED = (
 
 
 def encrypted_metadata(source: MessageMetadata) -> MessageMetadata:
-    """What a copy of an encrypted entry says of itself, but for its properties."""
+    """Return the metadata for a copy of an encrypted entry, without properties."""
     copy = MessageMetadata(encryption_keys=source.encryption_keys)
     for name in _OF_ENCRYPTED:
         if source.HasField(name):

@@ -1,21 +1,21 @@
-"""`Consumer.run`: a handler for each message, several at a time, with an end in good order.
+"""`Consumer.run`: a handler for each message, several at a time, with an orderly end.
 
 Each of the handlers that may run at a time has a lane. A message with a key always takes the lane
-of its key, so that messages of a key stay in order; one without takes a lane that is free. At most
-two messages per lane are here, one with its handler and one behind it, and one more that waits for
-room in its lane.
+of its key, so that messages of a key stay in order. A message without a key takes a free lane. At
+most two messages per lane are taken, one with its handler and one after it, and one more that
+waits for room in its lane.
 
-What becomes of a message:
+Outcome of a message:
 
 | the handler | the message |
 |---|---|
 | returns | is acknowledged |
 | raises `RetryLater` | goes to the retry topic (`retry_topic` of the settings), and comes again |
 | raises `GiveUp` | goes to the dead letter topic (`dead_letters` of the settings) at once |
-| raises anything else | comes again after `nack_delay_ms` |
-| is cancelled, since the grace is over | comes again |
+| raises anything else | is redelivered after `nack_delay_ms` |
+| is cancelled, since the grace is over | is redelivered |
 
-A message that did not get to its handler before the end is the next one to be received.
+A message that did not reach its handler before the end is the next one to be received.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from magnetar.sdk.message import Message
 _log = logging.getLogger("magnetar.sdk")
 
 LANE_MESSAGES_MAX = 2
-"""Messages of one lane, with the one that is handled."""
+"""Most messages of one lane, including the one that is handled."""
 
 
 class HandledConsumer(Protocol):
-    """A consumer, as far as a run of a handler needs it."""
+    """The part of a consumer that a run of a handler uses."""
 
     def __aiter__(self) -> AsyncIterator[Message[Any]]: ...
     def acknowledge(self, what: Message[Any]) -> object: ...
@@ -49,7 +49,7 @@ class HandledConsumer(Protocol):
 
 
 class RetryLater(Exception):
-    """Raised by a handler: the message is to come again after a time, by the retry topic."""
+    """Raised by a handler to redeliver the message after a delay, through the retry topic."""
 
     def __init__(self, delay_s: float = 60.0) -> None:
         super().__init__(f"in {delay_s:g} s")
@@ -57,16 +57,16 @@ class RetryLater(Exception):
 
 
 class GiveUp(Exception):
-    """Raised by a handler: the message is to go to the dead letter topic, since no retry helps."""
+    """Raised by a handler to send the message to the dead letter topic, since no retry helps."""
 
 
 class _Lane:
-    """Messages that are handled one after the other."""
+    """A queue of messages that are handled one after the other."""
 
     def __init__(self) -> None:
         self.waiting: asyncio.Queue[Message[Any]] = asyncio.Queue(LANE_MESSAGES_MAX)
         self.count = 0
-        """Messages that wait, and the one that is handled."""
+        """Number of waiting messages, plus the one that is handled."""
 
 
 async def run_handler(
@@ -78,7 +78,11 @@ async def run_handler(
     stop_on_signals: bool,
     grace_s: float,
 ) -> None:
-    """See `Consumer.run`."""
+    """Run a handler on a consumer's messages; see `Consumer.run`.
+
+    Raises:
+        ValueError: `concurrency` is below 1.
+    """
     if concurrency < 1:
         raise ValueError(f"concurrency is {concurrency}; allowed are 1 and more")
     with _signals_set(stop) if stop_on_signals else contextlib.nullcontext():
@@ -114,9 +118,9 @@ class _Run:
         self._grace_s = grace_s
         self._lanes = [_Lane() for _ in range(concurrency)]
         self._freed = asyncio.Event()
-        """Set when a lane has room that had none."""
+        """Set when a lane gets room."""
         self._unstarted: list[Message[Any]] = []
-        """Taken and not given to a handler, in the order of taking."""
+        """Messages taken and not given to a handler, in the order of taking."""
 
     async def run(self) -> None:
         taking = asyncio.create_task(self._take(), name="magnetar taking")
@@ -127,7 +131,8 @@ class _Run:
         try:
             await asyncio.wait({taking, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not stopped.done():
-                # The topic has ended, or the consumer is lost: what was taken is handled.
+                # The topic has ended, or the consumer is lost: the taken messages are still
+                # handled.
                 idle = asyncio.create_task(self._until_idle(), name="magnetar idle")
                 await asyncio.wait({idle, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 idle.cancel()
@@ -142,7 +147,7 @@ class _Run:
             raise error
 
     async def _end(self, taking: "asyncio.Task[None]") -> None:
-        """Begin no handler any more, and let those that run come to their end."""
+        """Stop taking messages, and let running handlers finish."""
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
         self._give_back_waiting()
@@ -161,20 +166,20 @@ class _Run:
             while not lane.waiting.empty():
                 lane.count -= 1
                 waiting.append(lane.waiting.get_nowait())
-        # Lanes hold what was taken before what the taker still had in hand.
+        # Messages in lanes were taken before the one that the taker still held.
         self._unstarted = sorted(waiting, key=lambda each: each.message_id) + self._unstarted
 
     # -- taking
 
     async def _take(self) -> None:
-        """Until the topic has ended."""
+        """Take messages until the topic has ended."""
         while True:
             try:
                 async for message in self._consumer:
                     await self._place(message)
                 return
             except CorruptMessageError as error:
-                # Not acknowledged: it stays in the backlog, where an operator sees it.
+                # Not acknowledged: it stays in the backlog, where an operator can see it.
                 _log.warning("message_not_handled %r: %s", self._consumer, error)
 
     async def _place(self, message: Message[Any]) -> None:
@@ -189,7 +194,7 @@ class _Run:
         lane.waiting.put_nowait(message)
 
     def _lane_for(self, message: Message[Any]) -> _Lane | None:
-        """A lane with room for the message; None: there is none now."""
+        """Return a lane with room for the message; None if there is none now."""
         key = message.ordering_key or message.key_bytes
         if key:
             lane = self._lanes[zlib.crc32(key) % len(self._lanes)]

@@ -1,4 +1,4 @@
-"""The consumer of one topic, or of one partition."""
+"""Consumer of one topic or one partition."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +24,7 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 
 class TopicConsumer(Consumer[Any]):
-    """A `Consumer` whose parts are those of one topic, and what the connection tells it."""
+    """A `Consumer` of one topic: makes its parts, and handles the events of its connection."""
 
     def __init__(
         self,
@@ -39,12 +39,15 @@ class TopicConsumer(Consumer[Any]):
         schema: Schema[object] | None = None,
         letters: DeadLetters | None = None,
     ) -> None:
-        """`start` is for readers: where a subscription that is not durable begins. `letters`: those
-        of the consumer of several topics that this one is a part of."""
+        """Create the consumer without connecting.
+
+        `start` is for readers: the position where a non-durable subscription begins. `letters`: the
+        dead letters of the consumer of several topics that this one is part of.
+        """
         name = settings.name or f"{context.random.getrandbits(40):010x}"
         super().__init__(context, str(topic), subscription, settings, name)
         if start is not None and start_inclusive:
-            start = start.first_chunk or start  # Behind its last chunk it would never be whole.
+            start = start.first_chunk or start  # After its last chunk it would never be complete.
         self._start, self._start_inclusive = start, start_inclusive
         self._begins_with_newest = start_inclusive
         self._schema = None if schema is None else schema.for_topic()
@@ -126,12 +129,14 @@ class TopicConsumer(Consumer[Any]):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics and partitions that are consumed now."""
+        """Topics and partitions that are consumed now."""
         return (self.topic,)
 
     async def load_schemas(self, messages: Iterable[Message[Any]]) -> None:
-        """Get the definitions that `value` of these messages needs, if they came by `take_nowait`
-        or `receive_batches`; the other calls do it before they give a message.
+        """Get the schema definitions that `value` of these messages needs.
+
+        Only for messages from `take_nowait` or `receive_batches`; the other calls do it before they
+        return a message.
 
         Raises:
             BrokerUnavailableError, OperationTimeoutError: the broker could not be asked.
@@ -148,11 +153,11 @@ class TopicConsumer(Consumer[Any]):
                 await load_versions(connection, self.topic, schema, missing)
 
     def resize_queue(self, messages_max: int) -> None:
-        """Let the broker send so many messages ahead from now on."""
+        """Set how many messages the broker may send ahead from now on."""
         self._receiver_queue.resize(messages_max)
 
     async def has_message_available(self) -> bool:
-        """Whether there is a message behind the last one that was taken.
+        """Whether there is a message after the last one that was taken.
 
         Raises:
             SdkError: the broker could not be asked.
@@ -168,7 +173,7 @@ class TopicConsumer(Consumer[Any]):
         if taken is not None:
             return taken < last
         if start is None or start in (MessageId.EARLIEST, MessageId.LATEST):
-            # Only the broker knows where that is, or where others have moved the subscription.
+            # Only the broker knows that position, or where other clients moved the subscription.
             if mark_delete is None:
                 return self._at_broker.begins_at == MessageId.EARLIEST
             return mark_delete.entry < last.entry
@@ -177,7 +182,7 @@ class TopicConsumer(Consumer[Any]):
         return start < last or (self._start_inclusive and start == last)
 
     async def start(self) -> None:
-        """Called once by the client."""
+        """Subscribe. The client calls this once."""
         await super().start()
         if self._start != MessageId.LATEST:
             return
@@ -191,12 +196,12 @@ class TopicConsumer(Consumer[Any]):
             raise
 
     async def seek(self, message_id: MessageId) -> None:
-        """Move the subscription: the next message will be that one (or the next that exists).
+        """Move the subscription: the next message is `message_id`, or the next one that exists.
 
-        A reader with `start_inclusive` goes to the newest message with LATEST.
+        With LATEST, a reader with `start_inclusive` moves to the newest message.
 
         Raises:
-            SdkError: not known to be carried out.
+            SdkError: the broker did not confirm it.
         """
         if message_id == MessageId.LATEST and self._begins_with_newest:
             newest, _ = await self.last_ids()
@@ -205,7 +210,7 @@ class TopicConsumer(Consumer[Any]):
         await super().seek(message_id)
 
     async def broker_stats(self) -> list[BrokerStats]:
-        """What the brokers say of this consumer, topic by topic.
+        """Return the broker's statistics of this consumer.
 
         Raises:
             SdkError
@@ -213,11 +218,11 @@ class TopicConsumer(Consumer[Any]):
         return [BrokerStats.of(self.topic, await self._at_broker.stats())]
 
     async def last_ids(self) -> tuple[MessageId, MessageId | None]:
-        """The last message of the topic, and the subscription's mark-delete position if known."""
+        """Return the topic's last message, and the subscription's mark-delete position if known."""
         return await self._at_broker.last_ids()
 
     async def last_message_ids(self) -> dict[str, MessageId]:
-        """The last message of each topic; entry id -1 where there is none.
+        """Return the last message of the topic by its name; entry id -1 if the topic has none.
 
         Raises:
             SdkError
@@ -235,9 +240,9 @@ class TopicConsumer(Consumer[Any]):
         self._opening.close()
 
     async def _take_readable(self) -> Message[Any] | None:
-        """`_take`, with the definition of the message's schema version got first.
+        """Take the next message, after getting the definition of its schema version.
 
-        It is asked for before the message is taken: a call that is cancelled has taken nothing.
+        The definition is requested before the message is taken: a cancelled call has taken nothing.
         """
         assert self._schema is not None
         asked: bytes | None = None
@@ -249,7 +254,7 @@ class TopicConsumer(Consumer[Any]):
         return self._take()
 
     def _take_more(self, result: list[Message[Any]], messages_max: int) -> None:
-        """Append what lies here, up to a message whose schema version has to be asked for."""
+        """Append queued messages, up to the first whose schema version has to be requested."""
         if self._schema is None:
             self._queue.take_more(result, messages_max)
             return
@@ -262,7 +267,7 @@ class TopicConsumer(Consumer[Any]):
     # -- from the connection and the attachment
 
     def on_messages(self, messages: list[Delivery]) -> None:
-        """From the connection: what one network read brought."""
+        """Queue the messages of one network read; called by the connection."""
         if not self._at_broker.is_attached:
             return
         self._receiver_queue.extend(messages)
@@ -274,7 +279,7 @@ class TopicConsumer(Consumer[Any]):
             self.on_ready()
 
     def on_active_change(self, is_active: bool) -> None:
-        """From the connection: another consumer of the subscription took over, or this one."""
+        """Handle a change of the active consumer of the subscription; called by the connection."""
         self.is_active = is_active
         if not is_active:
             self._own_acknowledger.end_deliveries()
@@ -284,24 +289,24 @@ class TopicConsumer(Consumer[Any]):
             self._settings.on_active_change(self.topic, is_active)
 
     def on_end_of_topic(self) -> None:
-        """From the connection: see `reached_end`."""
+        """Handle the end of a terminated topic; called by the connection. See `reached_end`."""
         self.reached_end = True
         self._wake_all()
 
     def on_session_lost(self, connection: Connection) -> None:
-        """From the connection: the broker closed the consumer, or the connection broke."""
+        """Handle a closed consumer or a broken connection; called by the connection."""
         self._at_broker.lose(connection)
-        # Nobody else moves a reader, which goes on where it was.
+        # Other clients cannot move a reader, which continues where it was.
         if self._settings.durable or self._receiver_queue.is_held:
             self.on_moved()
 
     def on_moved(self) -> None:
-        """From the attachment: the subscription was moved, perhaps. The end is told anew."""
+        """Handle a possible move of the subscription: the end of the topic is reported anew."""
         if self.reached_end:
             self.reached_end = False
             if self.on_ready is not None:
                 self.on_ready()
 
     def on_attachment_failed(self) -> None:
-        """From the attachment: it is over for good."""
+        """Handle the final end of the attachment: wake all waiting calls."""
         self._wake_all()

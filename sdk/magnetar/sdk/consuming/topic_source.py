@@ -1,12 +1,12 @@
-"""Where a consumer of several topics learns which they are. `following.py` looks again.
+"""Topics of a consumer of several topics, by name or by pattern; `following.py` refreshes them.
 
-Given topics are asked for their partitions from time to time. For a pattern the namespace is
-listed: when the broker says that topics have come or gone (WATCH_TOPIC_LIST), and from time to time
-anyway, because not every broker says it.
+The partitions of given topics are requested periodically. For a pattern the namespace is listed:
+when the broker reports created or deleted topics (WATCH_TOPIC_LIST), and periodically, because not
+every broker reports them.
 
-A pattern is a regular expression for whole topic names, partitions under the name of their topic:
-`persistent://tenant/namespace/orders-.*`, or shorter as topic names are. The namespace is literal;
-without `non-persistent://` only persistent topics fit.
+A pattern is a regular expression for whole topic names; a partition matches by the name of its
+topic. The form is `persistent://tenant/namespace/orders-.*`, or shorter, like topic names. The
+namespace is literal. Without `non-persistent://` only persistent topics match.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from magnetar.sdk.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 _log = logging.getLogger("magnetar.sdk")
 
 _WATCHED_PATTERN_CHARACTERS_MAX = 50
-"""Brokers watch no longer ones."""
+"""Longest pattern that brokers watch, in characters."""
 
 
 _NAMESPACE_PART = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -40,16 +40,20 @@ _NAMESPACE_PART = re.compile(r"[-=:.\w]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """A parsed pattern."""
+    """A parsed topic pattern."""
 
     domain: str
     namespace: str
-    """`tenant/namespace`"""
+    """Namespace as `tenant/namespace`."""
     local: re.Pattern[str]
 
     @classmethod
     def parse(cls, pattern: "re.Pattern[str]") -> "TopicPattern":
-        """Raises: TopicNameError: of another shape, or no literal tenant and namespace."""
+        """Parse a pattern.
+
+        Raises:
+            TopicNameError: the pattern has another form, or its tenant or namespace is not literal.
+        """
         text = pattern.pattern
         domain, separator, rest = text.partition("://")
         if not separator:
@@ -67,41 +71,45 @@ class TopicPattern:
 
     @property
     def watched(self) -> str:
-        """What a broker is asked to watch: `tenant/namespace/expression`."""
+        """Pattern for the broker to watch, as `tenant/namespace/expression`."""
         return f"{self.namespace}/{self.local.pattern}"
 
     def matching(self, names: Iterable[str]) -> list[TopicName]:
-        """Topics of a namespace that match the pattern, in the order of their names."""
+        """Return the topics that match the pattern, in the order of their names."""
         found = []
         for name in names:
             try:
                 topic = TopicName.parse(name)
             except TopicNameError:
-                continue  # a broker may know names that nobody can use
+                continue  # a broker may list names that no client can use
             if topic.domain == self.domain and self.local.fullmatch(topic.partitioned.local_name):
                 found.append(topic)
         return sorted(found, key=str)
 
 
 class TopicSource(Protocol):
-    """Says which topics there are, partitions one by one."""
+    """Provides the topics to consume, with each partition."""
 
     async def topics(self) -> list[TopicName]:
-        """Raises: SdkError: nobody can tell now."""
+        """Return the current topics.
+
+        Raises:
+            SdkError: no broker can answer now.
+        """
         ...
 
     async def watch(self) -> None:
-        """See to it that news are heard, if that can be. Does not raise SdkError."""
+        """Ask the broker to report changes, if it can. Does not raise SdkError."""
         ...
 
     def close(self) -> None: ...
 
 
 async def wait_topics(source: TopicSource, context: ClientContext) -> list[TopicName]:
-    """The topics there are; asks again while brokers cannot tell, as long as an operation may take.
+    """Return the current topics; retry while brokers cannot answer, up to the operation timeout.
 
     Raises:
-        SdkError: nobody could tell.
+        SdkError: no broker could answer.
     """
     settings, clock = context.settings, context.clock
     deadline_s = clock.monotonic_s() + settings.operation_timeout_ms / 1000
@@ -121,8 +129,8 @@ async def wait_topics(source: TopicSource, context: ClientContext) -> list[Topic
 
 
 class GivenTopics:
-    """Topics by name. Partitions that are added appear; topics stay, whatever happens to them: to
-    consume the plain topic of the name, where there are no partitions any more, would make it."""
+    """Topics by name. Added partitions appear. Topics are never removed: after the last partition
+    is deleted, consuming the plain topic of that name would create it."""
 
     def __init__(self, lookup: Lookup, names: Sequence[TopicName]) -> None:
         self._lookup = lookup
@@ -132,21 +140,21 @@ class GivenTopics:
     async def topics(self) -> list[TopicName]:
         found: list[TopicName] = []
         for name in self._names:
-            # A partition is no partitioned topic: nobody need be asked.
+            # A partition is never partitioned: no broker need be asked.
             count = 0 if name.partition_index >= 0 else await self._lookup.partitions(str(name))
             count = self._partitions[name] = max(count, self._partitions.get(name, 0))
             found += [name.partition(index) for index in range(count)] if count else [name]
         return list(dict.fromkeys(found))
 
     async def watch(self) -> None:
-        """Brokers tell nothing of partitions: they are asked."""
+        """Do nothing: brokers do not report new partitions, so they are requested periodically."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no watch to end."""
 
 
 class MatchingTopics:
-    """The topics that fit a pattern. Those that are deleted go."""
+    """Topics that match a pattern. Deleted topics disappear."""
 
     def __init__(
         self, lookup: Lookup, pattern: TopicPattern, watcher_id: int, on_news: Callable[[], None]
@@ -189,16 +197,16 @@ class MatchingTopics:
             self._watched = connection
 
     def on_topics_changed(self) -> None:
-        """From the connection."""
+        """Report changed topics; called by the connection."""
         self._on_news()
 
     def on_session_lost(self, connection: Connection) -> None:
-        """From the connection: what happens from now on is not heard of."""
+        """Handle a lost connection, which ends the watch; called by the connection."""
         self._watched = None
         self._on_news()
 
     def close(self) -> None:
-        """Tell the broker that nobody listens any more."""
+        """End the watch at the broker."""
         connection, self._watched = self._watched, None
         if connection is not None and connection.is_open:
             connection.topic_watchers.pop(self._id, None)

@@ -1,11 +1,11 @@
-"""A consumer of several topics: partitions of one, a list of them, or all that fit a pattern.
+"""Consumer of several topics: the partitions of one, a list, or all topics that match a pattern.
 
-It has a consumer for each topic and partition, opens those that appear and closes those that go.
-They share the bound on messages that lie here: each has an equal part of it.
+It has a consumer for each topic and partition, opens consumers for new ones and closes those of
+removed ones. They share the bound on queued messages in equal parts.
 
 Its queue, its acknowledger and its attachment each spread over the consumers of the topics.
-Messages stay in the queue of their topic until the application takes them, so a call that is
-cancelled has taken nothing, a seek leaves nothing behind, and credit is that of each topic.
+Messages stay in the queue of their topic until the application takes them. So a cancelled call has
+taken nothing, a seek leaves nothing behind, and permits are counted by topic.
 """
 
 import asyncio
@@ -38,14 +38,15 @@ from magnetar.sdk.transaction import Transaction
 from magnetar.sdk.wire.topic_name import TopicName
 
 TURN_MESSAGES = 64
-"""Messages taken from one topic before it is the turn of the next."""
+"""Messages taken from one topic before the next one's turn."""
 
 
 class TopicsConsumer(Consumer[Any]):
-    """A `Consumer` whose messages are of several topics; `Message.topic` says of which.
+    """A `Consumer` of several topics; `Message.topic` names the topic of each message.
 
-    Order is kept within a topic. Cumulative acknowledgement is up to the message in its own topic.
-    An id tells its topic only among the partitions of one topic: elsewhere give messages.
+    Order is kept within a topic. A cumulative acknowledgement covers messages of the same topic
+    only. A message id identifies its topic only among the partitions of one topic: in other cases
+    pass messages.
     """
 
     def __init__(
@@ -61,8 +62,11 @@ class TopicsConsumer(Consumer[Any]):
         start_inclusive: bool = False,
         schema: Schema[object] | None = None,
     ) -> None:
-        """`make_source` is given what to call when there are news. `first` names the topics of dead
-        letters and retries; None: each topic has its own dead letters."""
+        """Create the consumer without connecting.
+
+        `make_source` gets the function to call when topics have changed. `first` names the dead
+        letter and retry topics; None: each topic has its own dead letter topic.
+        """
         member_name = settings.name or f"{context.random.getrandbits(40):010x}"
         super().__init__(context, name, subscription, settings, member_name)
         self._start, self._start_inclusive = start, start_inclusive
@@ -114,7 +118,11 @@ class TopicsConsumer(Consumer[Any]):
         return any(await asyncio.gather(*(each.has_message_available() for each in self._members)))
 
     async def last_ids(self) -> tuple[MessageId, MessageId | None]:
-        """Raises: NotSupportedError: there is one per topic."""
+        """Refuse: each topic has its own.
+
+        Raises:
+            NotSupportedError: always; use `last_message_ids`.
+        """
         raise NotSupportedError(
             f"the consumer of {self.topic} has several topics: use last_message_ids()"
         )
@@ -150,7 +158,7 @@ class TopicsConsumer(Consumer[Any]):
                 message = await member._take_readable()
             except SdkError:
                 if self._members.by_topic.get(member.topic) is not member:
-                    continue  # The topic has gone meanwhile, which is no error of the others.
+                    continue  # The topic was removed meanwhile, which is no error of the others.
                 raise
             if message is not None:
                 self._members.took(member, 1)
@@ -175,7 +183,7 @@ class TopicsConsumer(Consumer[Any]):
     ) -> None:
         member = self._members.of(what)
         if member is None:
-            # The transaction must not commit as if it had been acknowledged.
+            # The transaction must not commit as if the message had been acknowledged.
             raise UnknownTopicError(
                 f"{what} belongs to a topic that this consumer no longer consumes"
             )
@@ -185,7 +193,7 @@ class TopicsConsumer(Consumer[Any]):
         """Open all topics, or none.
 
         Raises:
-            SdkError: one of them cannot be consumed.
+            SdkError: one of the topics cannot be consumed.
         """
         try:
             await self._source.watch()
@@ -197,12 +205,12 @@ class TopicsConsumer(Consumer[Any]):
         self._follower.start()
 
     async def _look(self) -> None:
-        """Watch first: what changes after the list was made is heard of."""
+        """Refresh the topics. Watch first, so that changes after the list are reported."""
         await self._source.watch()
         await self._apply(await self._source.topics())
 
     async def _apply(self, topics: list[TopicName]) -> None:
-        """Consume what there is; what is new from its beginning: nothing of it is older than us."""
+        """Consume exactly these topics; new ones from their beginning, as they came later."""
         wanted = {str(each): each for each in topics}
         gone = [each for each in self._members.by_topic if each not in wanted]
         closing = [self._members.remove(topic) for topic in gone]
@@ -228,7 +236,8 @@ class TopicsConsumer(Consumer[Any]):
         try:
             made = await asyncio.gather(*tasks, return_exceptions=True)
         except asyncio.CancelledError:
-            # Those that are ready must not keep the subscription: nobody else would close them.
+            # Consumers that are ready must not keep the subscription: nothing else would close
+            # them.
             given_up = await asyncio.gather(*tasks, return_exceptions=True)
             ready = [each for each in given_up if isinstance(each, TopicConsumer)]
             closing = (each.close(flush=False) for each in ready)
@@ -243,7 +252,7 @@ class TopicsConsumer(Consumer[Any]):
                 self._members.by_topic[each.topic] = each
                 each.on_ready = partial(self._on_member_ready, each)
                 each.on_active = self._on_member_active
-                # What came in the read that brought the answer is there already.
+                # Messages may have come in the same read as the broker's answer.
                 self._on_member_ready(each)
         told = [each.is_active for each in self._members if each.is_active is not None]
         self.is_active = any(told) if told else None
@@ -271,7 +280,7 @@ class TopicsConsumer(Consumer[Any]):
         return member
 
     def _settings_for(self, _topic: TopicName) -> ConsumerSettings:
-        """The settings of the consumer of one topic, but for its queue."""
+        """Return the settings of the consumer of one topic, except its queue size."""
         return self._member_settings
 
     def _queue_messages(self, topics: int) -> int:
@@ -295,7 +304,7 @@ class TopicsConsumer(Consumer[Any]):
             self.on_ready()
 
     def _is_at_end(self) -> bool:
-        """Whether no more messages will come."""
+        """Whether no more messages will come, because all topics have ended."""
         return all(each.reached_end for each in self._members.by_topic.values())
 
     def _on_member_active(self, is_active: bool) -> None:
@@ -304,7 +313,7 @@ class TopicsConsumer(Consumer[Any]):
             self.on_active(self.is_active)
 
     def _end_parts(self) -> None:
-        """The members end theirs."""
+        """Do nothing: the members end their own parts."""
 
     async def _close_all(self) -> None:
         self._source.close()
@@ -316,7 +325,7 @@ class TopicsConsumer(Consumer[Any]):
 
 
 class Members:
-    """The consumers of the topics, by topic, and whose turn it is."""
+    """Consumers of the topics, by topic, and the order in which messages are taken from them."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, TopicConsumer] = {}
@@ -334,14 +343,14 @@ class Members:
         self._ready[member] = None
 
     def remove(self, topic: str) -> TopicConsumer:
-        """Take a topic out; its consumer is for the caller to close."""
+        """Remove a topic and return its consumer, which the caller closes."""
         member = self.by_topic.pop(topic)
         self._ready.pop(member, None)
         return member
 
     @property
     def next(self) -> TopicConsumer | None:
-        """The one whose turn it is and that has something; None: nobody has."""
+        """The member whose turn it is and that has something to take; None if no member has."""
         while self._ready:
             member = next(iter(self._ready))
             if member._queue.has_some or member._queue.has_entries:
@@ -351,7 +360,7 @@ class Members:
         return None
 
     def took(self, member: TopicConsumer, count: int) -> None:
-        """So many messages were taken of it."""
+        """Count messages taken from a member; after `TURN_MESSAGES` it is the next one's turn."""
         self._taken += count
         if self._taken >= TURN_MESSAGES:
             self._ready.pop(member, None)
@@ -359,10 +368,10 @@ class Members:
             self._taken = 0
 
     def of(self, what: Acknowledgeable) -> TopicConsumer | None:
-        """The consumer that a message came from; None: its topic is gone, and nobody is to be told.
+        """Return the consumer that a message came from; None if its topic was removed.
 
         Raises:
-            UnknownTopicError: an id does not tell.
+            UnknownTopicError: the id does not identify its topic.
         """
         members = self.by_topic
         if not isinstance(what, MessageId):
@@ -381,7 +390,7 @@ class Members:
 
 
 class TopicsQueue:
-    """Messages of all topics, in turn."""
+    """Queued messages of all topics, taken in turn."""
 
     def __init__(self, members: Members) -> None:
         self._members = members
@@ -406,7 +415,7 @@ class TopicsQueue:
 
     @property
     def last_taken(self) -> MessageId | None:
-        return None  # there is one per topic
+        return None  # each topic has its own
 
     def has_message(self) -> bool:
         return any(each.has_queued() for each in self._members)
@@ -429,7 +438,7 @@ class TopicsQueue:
             member._queue.take_more(messages, until)
             members.took(member, max(1, len(messages) - before))
             if len(messages) == before and member._queue.has_entries:
-                return  # it is corrupt, and for the next call to raise
+                return  # the next message is corrupt: the next call raises the error
 
     def take_batches(self, entries_max: int) -> list[MessageBatch]:
         self._raise_corrupt()
@@ -441,7 +450,7 @@ class TopicsQueue:
             except CorruptMessageError as error:
                 if not result:
                     raise
-                # What was taken of other topics is not to be lost for it.
+                # The entries taken of other topics must not be lost for it.
                 self._corrupt = error
                 return result
             result += batches
@@ -475,7 +484,7 @@ class TopicsQueue:
             each.resume()
 
     def clear(self) -> None:
-        """The members clear theirs when they close."""
+        """Do nothing: the members clear their queues when they close."""
 
     def _raise_corrupt(self) -> None:
         error, self._corrupt = self._corrupt, None
@@ -484,7 +493,7 @@ class TopicsQueue:
 
 
 class TopicsAcknowledger:
-    """Hands each message to the acknowledger of its topic."""
+    """Passes each message to the acknowledger of its topic."""
 
     def __init__(self, members: Members, *, watches_timeouts: bool) -> None:
         self._members = members
@@ -546,13 +555,13 @@ class TopicsAcknowledger:
 
     async def confirm(self, what: Iterable[Acknowledgeable] = ()) -> None:
         grouped = dict(self._by_member(what))
-        # What waits of other topics goes too, as with one topic.
+        # Waiting acknowledgements of other topics are sent, too, as with one topic.
         for each in self._members:
             grouped.setdefault(each, [])
         await all_of(member._acknowledger.confirm(some) for member, some in grouped.items())
 
     def close(self) -> None:
-        """The members close theirs."""
+        """Do nothing: the members close their acknowledgers."""
 
     def _by_member(
         self, what: Iterable[Acknowledgeable]
@@ -566,7 +575,7 @@ class TopicsAcknowledger:
 
 
 class TopicsAttachment:
-    """All topics at their brokers."""
+    """The attachments of all topics."""
 
     def __init__(
         self,
@@ -614,7 +623,11 @@ class TopicsAttachment:
 
 
 async def all_of(calls: Iterable[Awaitable[None]]) -> None:
-    """Wait for all, whatever becomes of them. Raises: SdkError: the first of their errors."""
+    """Wait for all calls, even if some fail.
+
+    Raises:
+        SdkError: the first error.
+    """
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, SdkError):

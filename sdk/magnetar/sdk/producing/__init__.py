@@ -1,1 +1,1 @@
-"""The parts of producers; applications meet them through `magnetar.sdk.Client.producer`."""
+"""Parts of producers. Applications use `magnetar.sdk.Client.producer`."""

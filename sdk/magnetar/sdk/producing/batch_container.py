@@ -1,11 +1,12 @@
-"""Messages that wait to become batches. Pure; no I/O, no time.
+"""Messages collected into batches before they are sent. Pure; no I/O, no time.
 
-By default there is one open batch. By key there is one for each ordering key (or key): a
-Key_Shared subscription gives an entry to one consumer, so all its messages must have one key. In a
-segment of a scalable topic with entry buckets, there is one for each bucket, and one for messages
-without a key: brokers give the entries of a bucket to one consumer, and the entry says which hashes
-it has. The limits hold for all open batches together: when one is reached, all are closed, in the
-order in which they were opened. All messages that wait are of one transaction, or of none: the
+By default there is one open batch. By key there is one for each ordering key (or key): a Key_Shared
+subscription gives an entry to one consumer, so all its messages must have one key. In a segment of
+a scalable topic with entry buckets, there is one for each bucket, and one for messages without a
+key: brokers give the entries of a bucket to one consumer, and the entry names its hashes.
+
+The limits hold for all open batches together. When one limit is reached, all batches are closed, in
+the order in which they were opened. All collected messages are of one transaction, or of none: the
 entry of a batch is committed or aborted as a whole.
 """
 
@@ -25,7 +26,8 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
 
 class OpenBatch:
-    """Messages that will share an entry. `extras` and `on_sent` stay empty as long as they may."""
+    """Messages that will share an entry. `extras` and `on_sent` stay empty as long as none is
+    needed."""
 
     __slots__ = ("_extras", "_first", "_hashes", "_on_sent", "payload_bytes", "payloads", "since_s")
 
@@ -33,10 +35,10 @@ class OpenBatch:
         self.payloads: list[bytes] = []
         self.payload_bytes = 0
         self.since_s = since_s
-        """Monotonic time of its first message."""
+        """Monotonic time of the first message, in seconds."""
         self._first = first
         self._hashes: tuple[int, int] | None = None
-        """The lowest and the highest of the messages' keys, if the entry is to say them."""
+        """Lowest and highest hash of the messages' keys; None if the entry names no hashes."""
         self._extras: list[bytes] = []
         self._on_sent: list[OnSent | None] = []
 
@@ -44,7 +46,7 @@ class OpenBatch:
         return len(self.payloads)
 
     def add(self, payload: bytes, raw: bytes, on_sent: OnSent | None) -> None:
-        """`raw`: its other metadata, see `single_metadata`."""
+        """Add a message. `raw`: its other metadata, see `single_metadata`."""
         count = len(self.payloads)
         self.payloads.append(payload)
         self.payload_bytes += len(payload)
@@ -56,12 +58,12 @@ class OpenBatch:
             self._on_sent.append(on_sent)
 
     def reach(self, entry_hash: int) -> None:
-        """A message has a key of this hash."""
+        """Include the hash of a message's key."""
         low, high = self._hashes or (entry_hash, entry_hash)
         self._hashes = min(low, entry_hash), max(high, entry_hash)
 
     def body(self, first_sequence_id: int) -> bytes:
-        """The entry's body, before compression."""
+        """Return the entry's body, before compression."""
         if not self._extras:
             return encode_plain_batch(self.payloads, first_sequence_id)
         self._extras += [b""] * (len(self.payloads) - len(self._extras))
@@ -69,20 +71,20 @@ class OpenBatch:
 
     @property
     def metadata(self) -> bytes:
-        """What the entry says of its messages."""
+        """Serialized metadata of the entry that describe its messages."""
         outer = b"" if self._first is None else outer_metadata(self._first)
         return outer if self._hashes is None else outer + entry_hash_fields(*self._hashes)
 
     @property
     def on_sent(self) -> Sequence[OnSent | None]:
-        """One for each message; empty if nobody asked."""
+        """One callback for each message; empty if there are none."""
         if self._on_sent:
             self._on_sent += [None] * (len(self.payloads) - len(self._on_sent))
         return self._on_sent
 
 
 class BatchContainer:
-    """The open batches of a producer."""
+    """Open batches of a producer."""
 
     def __init__(
         self,
@@ -92,20 +94,24 @@ class BatchContainer:
         by_key: bool,
         entry_buckets: Sequence[int] = (),
     ) -> None:
-        """`entry_buckets`: first hashes of the buckets but the first one; empty: there is one.
-        Batches by key need no more division."""
+        """Create an empty container.
+
+        `entry_buckets`: first hashes of all buckets but the first; empty for one bucket. Batches by
+        key need no further division.
+        """
         self.bytes_max = bytes_max
-        """Lowered by the producer to what its broker takes."""
+        """Most bytes of all open batches; lowered by the producer to the broker's limit."""
         self.messages = 0
         self.payload_bytes = 0
         self.transaction: TransactionId | None = None
-        """Of the messages that wait."""
+        """Transaction of the collected messages; None if they are in none."""
         self._messages_max = messages_max
         self._by_key = by_key
         self._splits = () if by_key else entry_buckets
         self._taken_bytes = 0
         self._batches: dict[bytes | int, OpenBatch] = {}
-        """By key, or by number of the bucket; empty: of messages without a key, or all."""
+        """Open batches by key, or by number of the bucket. The empty key has the messages without a
+        key, or all."""
 
     def __len__(self) -> int:
         return self.messages
@@ -116,7 +122,7 @@ class BatchContainer:
         return self._by_key or bool(self._splits)
 
     def has_room(self, size: int, transaction: TransactionId | None = None) -> bool:
-        """Whether a message that takes so many bytes fits; an empty container takes any."""
+        """Whether a message of `size` bytes fits; an empty container takes any."""
         return not self.messages or (
             self._taken_bytes + size <= self.bytes_max and transaction == self.transaction
         )
@@ -134,7 +140,7 @@ class BatchContainer:
         now_s: float,
         transaction: TransactionId | None = None,
     ) -> None:
-        """The caller has asked `has_room`, and taken the batches if there was none."""
+        """Add a message, after `has_room`; the caller has taken the batches if there was none."""
         assert not self.messages or transaction == self.transaction
         self.transaction = transaction
         key: bytes | int = b""
@@ -157,7 +163,7 @@ class BatchContainer:
         self._taken_bytes += len(payload) + len(raw) + ITEM_HEADER_BYTES_MAX
 
     def take(self) -> list[OpenBatch]:
-        """All of them, closed."""
+        """Return all open batches, and forget them."""
         batches = list(self._batches.values())
         self._batches.clear()
         self.messages = self.payload_bytes = self._taken_bytes = 0

@@ -1,10 +1,10 @@
-"""Messages and batches as SEND frames: compressed, encrypted, in chunks if need be. Pure.
+"""Messages and batches as SEND frames: compressed, encrypted, chunked if necessary. Pure.
 
-In this order: compress the whole, cut it into chunks, encrypt each piece. All chunks of a message
+The order is: compress the whole, cut it into chunks, encrypt each piece. All chunks of a message
 have its sequence id and metadata, a uuid (name and sequence id of the producer, as the C++ client
-makes it), their number and place, and the size of the whole before it was cut.
+makes it), their number and index, and the size of the whole before it was cut.
 
-`BulkSends` is the fast way for many plain payloads at once (`send_many`).
+`BulkSends` is the fast path for many plain payloads at once (`send_many`).
 """
 
 from collections.abc import Sequence
@@ -30,22 +30,23 @@ if TYPE_CHECKING:
 
 
 _CHUNK_FIELDS_BYTES_MAX = 128
-"""Bound on what the metadata of a chunk take beside names, keys and properties."""
+"""Most bytes of a chunk's metadata beside names, keys and properties."""
 
 
 class MessageEncoder:
-    """Makes the sends of one producer. `attach` comes first, and again after each reconnect."""
+    """Makes the sends of one producer. Call `attach` first, and again after each reconnect."""
 
     def __init__(
         self, topic: str, settings: ProducerSettings, encryptor: "MessageEncryptor | None"
     ) -> None:
-        """
+        """Create the encoder of a producer.
+
         Raises:
             MissingPackageError: the package of the compression is not installed.
         """
         check_installed(settings.compression)
         self.message_bytes_max = MESSAGE_BYTES_MAX
-        """What the broker accepts."""
+        """Most bytes of a message that the broker accepts."""
         self._topic = topic
         self._codec = settings.compression
         self._chunking = settings.chunking
@@ -57,24 +58,24 @@ class MessageEncoder:
 
     @property
     def frames(self) -> SendEncoder:
-        """What makes frames of bodies that are neither compressed nor encrypted."""
+        """Encoder for the frames of bodies that are neither compressed nor encrypted."""
         assert self._frames is not None
         return self._frames
 
     @property
     def is_ready(self) -> bool:
-        """Whether it was attached once."""
+        """Whether the producer was attached before."""
         return self._frames is not None
 
     @property
     def is_plain(self) -> bool:
-        """Payloads travel as they are."""
+        """Whether payloads are sent without compression or encryption."""
         return self._codec is Compression.NONE and self._encryptor is None
 
     def attach(
         self, producer_id: int, name: str, schema_version: bytes, message_bytes_max: int
     ) -> None:
-        """The broker's answer to PRODUCER, and its limit."""
+        """Take the broker's answer to PRODUCER, and its message limit."""
         version = MessageMetadata(schema_version=schema_version or None)
         self._frames = SendEncoder(producer_id, name, fields=version.SerializePartialToString())
         self._frames_without_version = SendEncoder(producer_id, name)
@@ -82,12 +83,12 @@ class MessageEncoder:
         self.message_bytes_max = message_bytes_max
 
     def check_size(self, size: int) -> None:
-        """Refuse what the broker would.
+        """Refuse a message that the broker would refuse.
 
-        A compressing producer knows only after compression.
+        With compression the size is known only later.
 
         Raises:
-            MessageTooLargeError
+            MessageTooLargeError: the message is above the broker's limit.
         """
         if size > self.message_bytes_max and self._codec is Compression.NONE and not self._chunking:
             raise self._too_large(size)
@@ -99,7 +100,7 @@ class MessageEncoder:
         )
 
     def _check_frame(self, prefix: bytes, body: bytes) -> None:
-        """Refuse what would end the connection, again and again: a broker reads no larger frame."""
+        """Refuse a frame above the broker's limit: each resend would break the connection."""
         size = len(prefix) + len(body)
         if size > self.message_bytes_max + FRAME_SLACK_BYTES:
             raise self._too_large(size)
@@ -112,10 +113,10 @@ class MessageEncoder:
         transaction: TransactionId | None,
         publish_time_ms: int,
     ) -> PendingSend:
-        """The send of a closed batch.
+        """Return the send of a closed batch.
 
         Raises:
-            CryptoKeyError: it cannot be encrypted.
+            CryptoKeyError: the batch cannot be encrypted.
         """
         extra, of_command = batch.metadata, b""
         if transaction is not None:
@@ -146,11 +147,11 @@ class MessageEncoder:
         sent_at_s: float,
         publish_time_ms: int,
     ) -> PendingSend:
-        """The send of a batch whose body is made already.
+        """Return the send of a batch whose body is encoded already.
 
         Raises:
-            CryptoKeyError: it cannot be encrypted.
-            MessageTooLargeError: it is larger than what the broker accepts.
+            CryptoKeyError: the batch cannot be encrypted.
+            MessageTooLargeError: the batch is larger than the broker accepts.
         """
         if self._codec is not Compression.NONE:
             extra += compression_fields(self._codec, len(body))
@@ -185,14 +186,14 @@ class MessageEncoder:
         has_version: bool = False,
         transaction: TransactionId | None = None,
     ) -> list[PendingSend]:
-        """The send of a message by itself, or the sends of its chunks.
+        """Return the send of a message by itself, or the sends of its chunks.
 
-        `is_encoded`: it is compressed and encrypted already, as `extra` says. `has_version`: so is
-        the version of its schema, if it has any.
+        `is_encoded`: the payload is compressed and encrypted already, as `extra` says.
+        `has_version`: `extra` decides about the schema version, too, and may have none.
 
         Raises:
-            CryptoKeyError: it cannot be encrypted.
-            MessageTooLargeError: with its metadata it is larger than what the broker accepts.
+            CryptoKeyError: the message cannot be encrypted.
+            MessageTooLargeError: with its metadata the message is larger than the broker accepts.
         """
         encryptor = None if is_encoded else self._encryptor
         frames = self._frames_for(has_version=has_version)
@@ -226,7 +227,7 @@ class MessageEncoder:
             self._check_frame(prefix, piece)
             is_last = at + 1 == len(pieces)
             callbacks = (on_sent,) if is_last and on_sent is not None else ()
-            # The message counts with its last chunk: that one's receipt says that it is stored.
+            # The message counts with its last chunk, whose receipt confirms the whole message.
             sends.append(
                 PendingSend(
                     sequence_id,
@@ -244,17 +245,17 @@ class MessageEncoder:
         return sends
 
     def _compressed(self, payload: bytes, extra: bytes) -> tuple[bytes, bytes]:
-        """The body of a message, and its metadata fields with those of the compression."""
+        """Return the body, compressed if required, and the metadata fields that describe it."""
         if self._codec is Compression.NONE:
             return payload, extra
         extra += compression_fields(self._codec, len(payload))
         return compress(self._codec, payload), extra
 
     def _pieces(self, body: bytes, extra: bytes, *, may_cut: bool) -> list[bytes]:
-        """The body, or its chunks if it is too large for one message.
+        """Return the body, or its chunks if it is too large for one message.
 
         Raises:
-            MessageTooLargeError: it is too large, and may not be cut.
+            MessageTooLargeError: the body is too large, and may not be cut.
         """
         pieces = self._cut(body, extra) if self._chunking and may_cut else [body]
         if len(pieces) == 1 and len(body) > self.message_bytes_max:
@@ -262,7 +263,7 @@ class MessageEncoder:
         return pieces
 
     def _frames_for(self, *, has_version: bool) -> SendEncoder:
-        """The frames of messages whose own metadata do or do not name a schema version."""
+        """Return the encoder for messages that do or do not name a schema version themselves."""
         if not has_version:
             return self.frames
         assert self._frames_without_version is not None
@@ -301,7 +302,7 @@ class BulkSends:
     ) -> None:
         self._settings, self._encoder, self._pending = settings, encoder, pending
         self.next_sequence_id = 0
-        """Where it came to, also when `add` has raised."""
+        """Sequence id after the last message added, even if `add` has raised."""
 
     def add(
         self,
@@ -315,13 +316,13 @@ class BulkSends:
         publish_time_ms: int,
         parts: list[bytes],
     ) -> tuple[int, int]:
-        """Add `payloads[start:stop]`, or as many as there are bytes left for.
+        """Add `payloads[start:stop]`, or as many of them as `bytes_left` allows.
 
-        What is to be written is appended to `parts`. Gives the place and the sequence id where it
-        came to.
+        The bytes to write are appended to `parts`. Returns the index and the sequence id of the
+        next payload.
 
         Raises:
-            MessageTooLargeError, CryptoKeyError: those before were added.
+            MessageTooLargeError, CryptoKeyError: the payloads before the failing one were added.
         """
         self.next_sequence_id = sequence_id
         before = self._pending.payload_bytes
@@ -380,7 +381,7 @@ class BulkSends:
         publish_time_ms: int,
         parts: list[bytes],
     ) -> tuple[int, int]:
-        """One by one, as they are: no call that a payload can do without."""
+        """Add plain payloads one by one, with as few calls per payload as possible."""
         encoder = self._encoder
         encode, add = encoder.frames.encode_prefix, self._pending.add
         publish_time = publish_time_field(publish_time_ms)

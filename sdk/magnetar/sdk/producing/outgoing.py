@@ -1,4 +1,4 @@
-"""A message on its way out, and what its metadata say of it. Pure."""
+"""Outgoing messages and the metadata that they carry. Pure."""
 
 import base64
 from collections.abc import Mapping
@@ -19,32 +19,32 @@ _LOW_16 = 0xFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingMessage:
-    """What an application sends: interceptors see it, and routers choose by it."""
+    """A message that an application sends. Interceptors get it, and routers choose by it."""
 
     payload: bytes
-    """Empty if `is_null`."""
+    """Payload; empty if `is_null`."""
     key: str | bytes | None = None
-    """Bytes travel as base64, and are marked as such."""
+    """Key of the message. Bytes are sent as base64, and marked as such."""
     ordering_key: bytes | None = None
-    """Goes before `key` where Key_Shared subscriptions and batches by key look."""
+    """Used instead of `key` by Key_Shared subscriptions and for batches by key."""
     properties: Mapping[str, str] | None = None
     event_time_ms: int | None = None
     deliver_at_ms: int | None = None
-    """Wall clock: not to be delivered before (Shared and Key_Shared). Such a message is sent by
-    itself."""
+    """Earliest delivery, in ms since the epoch (Shared and Key_Shared). Such a message is not
+    batched."""
     sequence_id: int | None = None
-    """The application's own number, above that of the message before; by default the next one."""
+    """The application's own sequence id, above the one before; by default the next one."""
     is_null: bool = False
-    """The message is a tombstone: no value at all, which is not the same as an empty one."""
+    """Whether the message is a tombstone: no value at all, which differs from an empty one."""
     is_null_key: bool = False
-    """KEY_VALUE, SEPARATED: its value has no key."""
+    """Whether a pair has no key (KEY_VALUE, SEPARATED)."""
     schema_version: bytes | None = None
-    """Of the topic's schema, if it was not encoded with the producer's; empty: with none. Such a
-    message is sent by itself."""
+    """Version of the topic's schema that encoded the message; None for the producer's schema, empty
+    for no schema. A message with a version is not batched."""
 
     @property
     def is_plain(self) -> bool:
-        """The message has a payload and nothing else."""
+        """Whether the message has a payload and nothing else."""
         return (
             self.key is None
             and self.ordering_key is None
@@ -58,15 +58,16 @@ class OutgoingMessage:
 
     @property
     def metadata_key(self) -> str:
-        """The key as it travels; empty if there is none."""
+        """The key as it is sent; empty if there is none."""
         key = self.key
         return base64.b64encode(key).decode() if isinstance(key, bytes) else key or ""
 
     def metadata(self) -> MessageMetadata | None:
-        """What it has beyond its payload; the required fields are added by the encoder.
+        """Return the metadata beyond the payload, without the required fields, which the encoder
+        adds; None if there are none.
 
         Raises:
-            TypeError: of another type than is declared; says which.
+            TypeError: a field has another type than declared; the text says which.
         """
         if self.is_plain:
             return None
@@ -86,7 +87,7 @@ class OutgoingMessage:
             raise TypeError(self._misfit()) from None
 
     def _misfit(self) -> str:
-        """What is of no type that it may be."""
+        """Return the text that says which field has a wrong type."""
         if not isinstance(self.key, (str, bytes, type(None))):
             return f"key must be text or bytes, not {self.key!r}"
         if not isinstance(self.ordering_key, (bytes, type(None))):
@@ -99,7 +100,7 @@ class OutgoingMessage:
 
 
 def single_metadata(extra: MessageMetadata) -> bytes:
-    """Encode a message's own metadata for a batch; payload size and sequence id are added there."""
+    """Encode a message's own metadata for a batch, without payload size and sequence id."""
     return SingleMessageMetadata(
         partition_key=extra.partition_key if extra.HasField("partition_key") else None,
         partition_key_b64_encoded=True if extra.partition_key_b64_encoded else None,
@@ -112,7 +113,7 @@ def single_metadata(extra: MessageMetadata) -> bytes:
 
 
 def outer_metadata(first: MessageMetadata) -> bytes:
-    """What a batch says of its messages: the keys of the first one, by which brokers route."""
+    """Encode the keys of a batch's first message, by which brokers route the batch."""
     return MessageMetadata(
         partition_key=first.partition_key if first.HasField("partition_key") else None,
         partition_key_b64_encoded=True if first.partition_key_b64_encoded else None,
@@ -121,10 +122,12 @@ def outer_metadata(first: MessageMetadata) -> bytes:
 
 
 def entry_hash_of(extra: MessageMetadata) -> int | None:
-    """The hash that chooses the entry bucket of a message: the lower 16 bits of Murmur3 of its key,
-    as it travels. The upper ones choose the segment, so all messages of a key are in one bucket,
-    whatever their ordering keys. Those count for messages without a key. None: it has neither.
-    Source: sheet of Pulsar 5, sections 1.5 and 3.5."""
+    """Return the hash that chooses the entry bucket of a message; None if it has neither key.
+
+    The hash is the lower 16 bits of Murmur3 of the key as it is sent. The upper bits choose the
+    segment, so all messages of a key are in one bucket, whatever their ordering keys. Ordering keys
+    count for messages without a key. Source: sheet of Pulsar 5, sections 1.5 and 3.5.
+    """
     if extra.HasField("partition_key"):
         key = extra.partition_key.encode()
     elif extra.HasField("ordering_key"):
@@ -140,7 +143,7 @@ def entry_hash_fields(low: int, high: int) -> bytes:
 
 
 def entry_hash_fields_of(extra: MessageMetadata) -> bytes:
-    """What an entry of one message says of the hash of its key; empty: it has none."""
+    """Encode the hash of a single message's key for its entry; empty if it has no key."""
     entry_hash = entry_hash_of(extra)
     return b"" if entry_hash is None else entry_hash_fields(entry_hash, entry_hash)
 
@@ -151,7 +154,7 @@ TransactionId = tuple[int, int]
 
 @lru_cache(maxsize=64)
 def transaction_fields(transaction: TransactionId) -> tuple[bytes, bytes]:
-    """What a message or batch of a transaction says of it: in its metadata, and in its SEND."""
+    """Encode a transaction's id: for the metadata of a message or batch, and for its SEND."""
     most, least = transaction
     of_metadata = MessageMetadata(txnid_most_bits=most, txnid_least_bits=least)
     of_command = CommandSend(txnid_most_bits=most, txnid_least_bits=least)
@@ -159,7 +162,7 @@ def transaction_fields(transaction: TransactionId) -> tuple[bytes, bytes]:
 
 
 def compression_fields(codec: Compression, uncompressed_bytes: int) -> bytes:
-    """What the metadata of a compressed body say."""
+    """Encode the metadata fields of a compressed body."""
     return MessageMetadata(
         compression=codec.wire, uncompressed_size=uncompressed_bytes
     ).SerializePartialToString()

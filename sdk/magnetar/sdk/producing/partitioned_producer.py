@@ -1,10 +1,10 @@
-"""The producer of a partitioned topic: one producer for each partition, and who goes where.
+"""Producer of a partitioned topic: one producer for each partition, and the routing between them.
 
-Partitions that are added while it lives are noticed within `partitions_refresh_ms` and used from
-then on. With `lazy_partitions` a partition's producer is made when the first message for it comes:
-messages wait for it here, in their order, within the bounds of what may be pending. When it is
-ready it has them all at once, and with them the room that they hold: who waits for room keeps its
-turn, and who comes later comes behind.
+Partitions that are added later are noticed within `partitions_refresh_ms`, and used from then on.
+With `lazy_partitions` a partition's producer is created at the first message for it. Messages wait
+here for the producer, in their order, within the pending limits. When it is ready, it gets them all
+at once, together with the room that they hold. Calls that wait for room keep their turn, and later
+calls come after them.
 """
 
 import asyncio
@@ -48,15 +48,15 @@ _Send = Callable[[TopicProducer, list[_Share], Turn], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A message that came before the producer was ready."""
+    """A message sent before its partition's producer was ready."""
 
     message: OutgoingMessage
     on_sent: OnSent | None
     future: asyncio.Future[MessageId] | None = None
-    """The one that `on_sent` settles, if that is what it does."""
+    """The future that `on_sent` settles, if that is its purpose; None otherwise."""
 
     def fail(self, error: Exception) -> SdkError | None:
-        """Report that the message will not be sent; return the error if there is nobody to tell."""
+        """Report that the message will not be sent; return the error if there is no callback."""
         if self.future is not None:
             if not self.future.done():
                 self.future.set_exception(error)
@@ -73,10 +73,10 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Slot:
-    """One partition."""
+    """State of one partition."""
 
     room: SendRoom
-    """For messages that come before the producer is ready, and from then on the producer's."""
+    """Room for messages sent before the producer is ready; then the producer's own room."""
     producer: TopicProducer | None = None
     starting: asyncio.Task[None] | None = None
     waiting: deque[_Waiting] = field(default_factory=deque)
@@ -93,7 +93,7 @@ class _Slot:
 
 
 class PartitionedProducer(Producer[T]):
-    """See the module's text."""
+    """Sends to all partitions of a topic, through one `TopicProducer` each."""
 
     def __init__(
         self,
@@ -106,7 +106,11 @@ class PartitionedProducer(Producer[T]):
         make: Callable[[TopicName], TopicProducer],
         count: Callable[[], Awaitable[int]],
     ) -> None:
-        """`make` gives the producer of a partition, not started; `count` asks for their number."""
+        """Create the producer without connecting.
+
+        `make` creates the producer of a partition, not started. `count` asks for the number of
+        partitions.
+        """
         self.topic = str(topic)
         self._name = topic
         self._context = context
@@ -146,7 +150,7 @@ class PartitionedProducer(Producer[T]):
 
     @property
     def partitions(self) -> int:
-        """How many partitions are used."""
+        """Number of partitions in use."""
         return len(self._slots)
 
     @property
@@ -160,12 +164,12 @@ class PartitionedProducer(Producer[T]):
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest one of all partitions: each counts for itself."""
+        """Highest sequence id sent to any partition; each partition counts for itself."""
         return max((each.last_sequence_id for each in self._producers), default=-1)
 
     @property
     def last_stored_sequence_id(self) -> int:
-        """The highest one of all partitions: each counts for itself."""
+        """Highest sequence id stored in any partition; each partition counts for itself."""
         return max((each.last_stored_sequence_id for each in self._producers), default=-1)
 
     @property
@@ -180,7 +184,7 @@ class PartitionedProducer(Producer[T]):
 
     @property
     def topic_epoch(self) -> int | None:
-        """The highest one of all partitions: each has one of its own."""
+        """Highest topic epoch of all partitions; each partition has its own."""
         epochs = [each.topic_epoch for each in self._producers]
         return max((epoch for epoch in epochs if epoch is not None), default=None)
 
@@ -198,7 +202,7 @@ class PartitionedProducer(Producer[T]):
         return ProducerStats.total(each.stats() for each in self._producers)
 
     def stats_by_partition(self) -> dict[int, ProducerStats]:
-        """Of each partition whose producer was made."""
+        """Return the statistics of each partition whose producer exists."""
         return {
             index: slot.producer.stats()
             for index, slot in enumerate(self._slots)
@@ -221,7 +225,7 @@ class PartitionedProducer(Producer[T]):
             await slot.room.wait_turn(is_full)
         future: asyncio.Future[MessageId] = self._loop.create_future()
         on_sent = partial(settle, future)
-        if slot.producer is not None:  # it came meanwhile, and this is our turn
+        if slot.producer is not None:  # ready meanwhile, and this call has its turn
             slot.producer.give(message, on_sent)
         else:
             self._queue(slot, _Waiting(message, on_sent, future))
@@ -281,8 +285,9 @@ class PartitionedProducer(Producer[T]):
         await self._send_shares(shares, TopicProducer.send_payloads)
 
     async def flush(self) -> None:
-        # Messages that wait for a producer of a partition are that one's when it is ready. `wait`
-        # leaves it alone when we are cancelled, and raises nothing: who sent is told.
+        # Messages that wait for a partition's producer are sent by it when it is ready. `wait` does
+        # not cancel its start when this call is cancelled, and raises nothing: the senders get the
+        # error.
         starting = [slot.starting for slot in self._slots if slot.starting is not None]
         if starting:
             await asyncio.wait(starting)
@@ -305,18 +310,18 @@ class PartitionedProducer(Producer[T]):
             failure = error
         finally:
             self._closing = True
-            # To its end, even if the caller is cancelled: nobody would do the rest.
+            # Runs to its end even if the caller is cancelled: nothing else would close the rest.
             await asyncio.shield(self._end())
         if failure is not None:
             raise failure
 
-    # -- life
+    # -- starting and closing
 
     async def start(self) -> None:
-        """Called once by the client.
+        """Start the producers of the partitions. The client calls this once.
 
         Raises:
-            SdkError: the reason why it could not; all that was made is closed again.
+            SdkError: a producer could not be started; all of them are closed again.
         """
         eager = not self._settings.lazy_partitions
         first = self._slots if eager else [self._slots[self._router.next_run() % len(self._slots)]]
@@ -330,7 +335,7 @@ class PartitionedProducer(Producer[T]):
             self._growth.start()
 
     async def _start_all(self, slots: Sequence[_Slot]) -> None:
-        # All to their ends: what is given up half way would stand in the way of who comes next.
+        # All run to their ends: a start given up half way would be in the way of a later producer.
         results = await asyncio.gather(
             *(self._started(slot) for slot in slots), return_exceptions=True
         )
@@ -339,27 +344,28 @@ class PartitionedProducer(Producer[T]):
                 raise result
 
     async def _started(self, slot: _Slot) -> TopicProducer:
-        """The slot's producer, made if need be.
+        """Return the slot's producer, started if necessary.
 
         Raises:
-            SdkError: the reason why it could not be made.
+            SdkError: the reason why it could not be started.
         """
         self._check_usable()
         if slot.producer is None:
             starting = self._begin(slot)
-            # Several may wait for it: who gives up must not take it from the rest.
+            # Several calls may wait for the start: cancelling one must not cancel it for the
+            # others.
             await asyncio.wait([starting])
-            if starting.cancelled():  # that is no cancellation of ours
+            if starting.cancelled():  # the start was cancelled, not this call
                 raise self._closed_error()
             starting.result()
         assert slot.producer is not None
         return slot.producer
 
     def _begin(self, slot: _Slot) -> asyncio.Task[None]:
-        """Have the slot's producer made, if nobody does."""
+        """Start the slot's producer, unless a start is running."""
         if slot.starting is None:
             slot.starting = asyncio.create_task(self._start(slot))
-            # Who sent hears of a failure; nobody need wait for the task.
+            # The senders get a failure; no caller need await the task.
             slot.starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         return slot.starting
 
@@ -380,12 +386,14 @@ class PartitionedProducer(Producer[T]):
         slot.starting = None
 
     def _hand_over(self, slot: _Slot, producer: TopicProducer) -> None:
-        """Give it what waits and the room. Without `await`: nobody's call comes in between."""
+        """Give the waiting messages and the room to the producer. Without `await`, so no call comes
+        in between."""
         for _ in range(len(slot.waiting)):
             self._give_first(slot, producer)
         slot.producer = producer
         producer.on_confirmed = self._on_confirmed
-        # Those who were told of a failure may have sent: that came in behind the rest.
+        # Senders that were notified of a failure may have sent more, which was queued behind the
+        # rest.
         while slot.waiting:
             self._give_first(slot, producer)
         producer.enter(slot.room)
@@ -399,7 +407,7 @@ class PartitionedProducer(Producer[T]):
         slot.pop()
 
     def _give_up(self, slot: _Slot, error: Exception) -> None:
-        """Nothing that waits is sent; who waits for room looks again."""
+        """Fail all waiting messages; calls that wait for room check again."""
         waiting, slot.waiting, slot.waiting_bytes = slot.waiting, deque(), 0
         slot.room.hold(0)
         for one in waiting:
@@ -416,7 +424,8 @@ class PartitionedProducer(Producer[T]):
             await self._grow(new)
 
     async def _grow(self, new: list[_Slot]) -> None:
-        """Use new partitions; those that cannot be had now are tried again with their messages."""
+        """Use new partitions. Those that cannot be reached now are tried again with their
+        messages."""
         first = len(self._slots)
         self._slots += new
         _log.info("partitions_added topic=%s partitions=%s", self.topic, len(self._slots))
@@ -450,12 +459,12 @@ class PartitionedProducer(Producer[T]):
         return self._slots[self._choose(message)]
 
     def _queue(self, slot: _Slot, one: _Waiting) -> None:
-        """Keep a message until its partition's producer is ready."""
+        """Queue a message until its partition's producer is ready."""
         slot.push(one)
         self._begin(slot)
 
     def _is_full(self, slot: _Slot, size: int) -> bool:
-        """Whether one more must wait, with the producer or still without."""
+        """Whether a further message must wait, with or without a producer."""
         self._check_usable()
         if slot.producer is not None:
             return slot.producer.is_full(size)
@@ -465,19 +474,19 @@ class PartitionedProducer(Producer[T]):
         return _Slot(SendRoom(self._settings, self._context.memory))
 
     async def _send_shares(self, shares: dict[int, list[_Share]], send: _Send[_Share]) -> None:
-        """Send to several partitions at once, each of them in turn with what comes before and after
-        this call."""
+        """Send to several partitions at once. In each partition the share keeps its turn among
+        other calls."""
 
         async def send_share(slot: _Slot, share: list[_Share], turn: Turn) -> None:
             try:
                 await send(await self._started(slot), share, turn)
             finally:
-                turn.leave()  # who comes behind it has nothing to do with the other shares
+                turn.leave()  # later calls need not wait for the other shares
 
         slots = {index: self._slots[index] for index in shares}
         with ExitStack() as turns:
             taken = {at: turns.enter_context(slot.room.turn()) for at, slot in slots.items()}
-            # All to their ends: a turn is for the whole share.
+            # All run to their ends: a turn is for the whole share.
             results = await asyncio.gather(
                 *(send_share(slots[at], share, taken[at]) for at, share in shares.items()),
                 return_exceptions=True,

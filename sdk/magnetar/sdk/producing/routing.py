@@ -14,17 +14,18 @@ from magnetar.sdk.producing.outgoing import OutgoingMessage
 from magnetar.sdk.wire.key_hashes import java_string_hash, murmur3_hash
 
 Router = Callable[[OutgoingMessage, int], int]
-"""An application's own choice: gets the message and the number of partitions, gives an index."""
+"""An application's own routing: takes the message and the number of partitions, returns an
+index."""
 
 
 class Hashing(Enum):
-    """Hash functions of keys."""
+    """Hash functions that choose the partition of a key."""
 
     JAVA_STRING = "java_string"
     MURMUR3 = "murmur3"
 
     def of(self, key: str) -> int:
-        """From 0 to 2^31 - 1."""
+        """Return the hash of a key, from 0 to 2^31 - 1."""
         if self is Hashing.JAVA_STRING:
             return java_string_hash(key)
         return murmur3_hash(key.encode())
@@ -34,14 +35,14 @@ class RoutingMode(Enum):
     """Where messages without a key go."""
 
     ROUND_ROBIN = "round_robin"
-    """One partition after the other; with batching the next one when a batch is full or its delay
-    (at least a millisecond) is over, so that batches become full."""
+    """One partition after the other. With batching the next one follows when a batch is full or its
+    delay (at least a millisecond) is over, so that batches become full."""
     SINGLE_PARTITION = "single_partition"
-    """All to one partition, which is chosen at random when the producer is made."""
+    """All messages go to one partition, chosen at random when the producer is created."""
 
 
 class PartitionRouter:
-    """The choices of one producer."""
+    """Chooses partitions for one producer."""
 
     def __init__(
         self,
@@ -51,18 +52,23 @@ class PartitionRouter:
         batch: tuple[int, int, float] | None,
         random: Random,
     ) -> None:
-        """`batch`: messages and bytes of a full batch, and its delay in s; None: no batches."""
+        """Start at a random partition.
+
+        `batch`: messages and bytes of a full batch, and its delay in seconds; None without
+        batching.
+        """
         self._routing, self._hashing, self._batch = routing, hashing, batch
-        # A random start, lest all producers of a program fill the same partition first.
+        # A random start, so that the producers of a program do not all fill the same partition
+        # first.
         self._current = random.getrandbits(16)
         self._messages = self._bytes = 0
         self._since_s = 0.0
 
     def choose(self, message: OutgoingMessage, partitions: int, now_s: float) -> int:
-        """The index of the partition.
+        """Return the index of the partition for a message.
 
         Raises:
-            ValueError: the application's router named one that does not exist.
+            ValueError: the application's router returned a partition that does not exist.
         """
         routing = self._routing
         if not isinstance(routing, RoutingMode):
@@ -80,19 +86,20 @@ class PartitionRouter:
         return self._in_turn(len(message.payload), now_s) % partitions
 
     def next_run(self) -> int:
-        """The next one in turn, for a whole batch of messages without keys; not yet modulo."""
+        """Return the next partition in turn for a whole batch of messages without keys, not yet
+        modulo."""
         if self._routing is RoutingMode.ROUND_ROBIN:
             self._switch(0.0)
         return self._current
 
     @property
     def is_blind(self) -> bool:
-        """Whether all messages without a key are alike to it."""
+        """Whether the routing of messages without a key does not depend on the message."""
         return isinstance(self._routing, RoutingMode)
 
     @property
     def run_messages_max(self) -> int:
-        """Messages that go to one partition before it is the next one's turn."""
+        """Messages that go to one partition before the next one's turn."""
         return 1 if self._batch is None else self._batch[0]
 
     def _in_turn(self, size: int, now_s: float) -> int:

@@ -1,8 +1,8 @@
-"""Messages on their way out, in one line: numbered, batched, encoded, written, kept as pending.
+"""Send path of one producer: messages are numbered, batched, encoded, written, and kept as pending.
 
 Batching collects messages until a batch is full or its delay is over; with the default delay of 0
-that is the end of the event loop's turn. What travels by itself closes the open batches first, so
-messages leave in the order in which they were given.
+that is the end of the event loop's turn. A message sent by itself closes the open batches first, so
+messages are sent in the order of the calls.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
 
 class SendLane:
-    """Of one producer of one topic."""
+    """The send path of one producer of one topic."""
 
     def __init__(
         self,
@@ -37,8 +37,10 @@ class SendLane:
         write: Callable[[Iterable[bytes]], None],
         entry_buckets: Sequence[int] = (),
     ) -> None:
-        """`write` writes to the broker if there is one, else nowhere: `attach` sends again.
-        `entry_buckets`: see `BatchContainer`.
+        """Create an empty send path.
+
+        `write` writes to the broker if there is a connection, and drops the bytes otherwise:
+        `attach` sends again. `entry_buckets`: see `BatchContainer`.
 
         Raises:
             CryptoKeyError: an encryption key is missing or cannot be used.
@@ -63,18 +65,18 @@ class SendLane:
 
     @property
     def messages(self) -> int:
-        """Messages without receipt, those of the open batches included."""
+        """Number of messages without a receipt, including those of the open batches."""
         return self._pending.messages + self._batches.messages
 
     @property
     def payload_bytes(self) -> int:
-        """Payload bytes of the messages without receipt, those of the open batches included."""
+        """Payload bytes of the messages without a receipt, including those of the open batches."""
         return self._pending.payload_bytes + self._batches.payload_bytes
 
     def attach(
         self, producer_id: int, name: str, schema_version: bytes, message_bytes_max: int
     ) -> Iterable[bytes]:
-        """The broker's answer to PRODUCER, and its limit; gives what is to be sent again."""
+        """Take the broker's answer to PRODUCER, and its limit; return the frames to send again."""
         self.encoder.attach(producer_id, name, schema_version, message_bytes_max)
         self._batches.bytes_max = min(self._settings.batch_bytes_max, message_bytes_max)
         return [part for send in self._pending for part in (send.prefix, send.body)]
@@ -85,10 +87,10 @@ class SendLane:
         on_sent: OnSent | None,
         transaction: TransactionId | None = None,
     ) -> None:
-        """Put a message into the open batch, or on its way by itself.
+        """Add a message to the open batch, or send it by itself.
 
         Raises:
-            MessageTooLargeError, CryptoKeyError, ValueError: as `Producer.send_nowait`.
+            MessageTooLargeError, CryptoKeyError, ValueError: see `Producer.send_nowait`.
         """
         size = len(message.payload)
         self.encoder.check_size(size)
@@ -117,7 +119,7 @@ class SendLane:
             )
 
     def give_encoded(self, body: bytes, metadata: MessageMetadata, on_sent: OnSent | None) -> None:
-        """`Producer.send_encoded_nowait`."""
+        """Send an encoded message; see `Producer.send_encoded_nowait`."""
         self.encoder.check_size(len(body))
         self.close_batches()
         has_version = metadata.HasField("schema_version")
@@ -129,7 +131,7 @@ class SendLane:
         self._send_single(body, raw, on_sent, is_encoded=True, has_version=has_version)
 
     def give_entry(self, body: bytes, messages: int, sequence_id: int, extra: bytes) -> None:
-        """`Producer.send_entry`."""
+        """Send an encoded entry; see `Producer.send_entry`."""
         self._under_way.begin_entry()
         self.encoder.check_size(len(body))
         self.close_batches()
@@ -153,11 +155,13 @@ class SendLane:
     def give_payloads(
         self, payloads: Sequence[bytes], start: int, stop: int, *, bytes_left: int
     ) -> int:
-        """Send `payloads[start:stop]`, or as many as there are bytes left for; gives where it came
-        to. The batches must be closed.
+        """Send `payloads[start:stop]`, or as many as `bytes_left` allows; return the index of the
+        next one.
+
+        The batches must be closed.
 
         Raises:
-            MessageTooLargeError, CryptoKeyError: those before were sent.
+            MessageTooLargeError, CryptoKeyError: the payloads before the failing one were sent.
         """
         bulk = BulkSends(self._settings, self.encoder, self._pending)
         parts: list[bytes] = []
@@ -178,7 +182,7 @@ class SendLane:
             self._under_way.arm_timer()
 
     def close_batches(self) -> None:
-        """Send what waits in open batches."""
+        """Send the messages in the open batches."""
         if not self._batches.messages:
             return
         assert self._batch_timer is not None
@@ -192,16 +196,16 @@ class SendLane:
                 send = self.encoder.batch(
                     batch, sequence_id, transaction=transaction, publish_time_ms=now_ms
                 )
-            except SdkError as error:  # No key to encrypt it with, or too large.
+            except SdkError as error:  # No key to encrypt it, or too large.
                 self._under_way.refuse(len(batch), batch.on_sent, error)
                 continue
             self._add(send)
         self._under_way.arm_timer()
 
-    # -- inside
+    # -- internal
 
     def _use_sequence_id(self, sequence_id: int) -> None:
-        """The next message has this one."""
+        """Give the next message this sequence id."""
         if self._batches.has_several:
             # Several open batches are numbered one after the other, not message by message.
             self.close_batches()

@@ -1,7 +1,9 @@
-"""Room for more sends: the limits of a producer and of its client, and those who wait for room.
+"""Room for more sends: the limits of a producer and of its client, and the calls that wait for
+room.
 
-Who waits is woken in turn, and looks again: room may be gone when its turn comes. It keeps its
-place then, and who comes later waits behind: messages leave in the order of the calls.
+Waiting calls are woken in turn and check again, because the room may be gone when their turn comes.
+Such a call keeps its place, and later calls wait behind it: messages are sent in the order of the
+calls.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ from magnetar.sdk.settings import ProducerSettings
 
 
 class MemoryLimit:
-    """Bytes that all producers of a client may have under way together."""
+    """Limit on the pending bytes of all producers of a client together."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -23,29 +25,30 @@ class MemoryLimit:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def is_full(self, size: int) -> bool:
-        """Whether a message of `size` bytes must wait. With nothing under way any may go."""
+        """Whether a message of `size` bytes must wait. With nothing pending, any message may be
+        sent."""
         return self.used_bytes > 0 and self.used_bytes + size > self.bytes_max
 
     def adjust(self, delta_bytes: int) -> None:
-        """A producer has so many bytes more, or fewer, under way."""
+        """Change the pending bytes, by those that a producer added or freed."""
         self.used_bytes += delta_bytes
         if delta_bytes < 0:
             self.wake()
 
     def wake(self) -> None:
-        """Have all who wait look again: those for whom there is no room come back."""
+        """Wake all waiting calls to check again; those without room wait anew."""
         waiters, self._waiters = self._waiters, deque()
         for future in waiters:
             if not future.done():
                 future.set_result(None)
 
     def tell(self, news: asyncio.Future[None]) -> None:
-        """End this wait when something has changed."""
+        """Settle a waiting call's future at the next change."""
         self._waiters.append(news)
 
 
 class SendRoom:
-    """The limits that one producer is under."""
+    """Pending limits of one producer."""
 
     def __init__(self, settings: ProducerSettings, memory: MemoryLimit | None) -> None:
         self._messages_max = settings.pending_messages_max
@@ -55,7 +58,8 @@ class SendRoom:
         self._turns: deque[Turn] = deque()
 
     def is_full(self, messages: int, payload_bytes: int, size: int) -> bool:
-        """Whether one more of `size` bytes has no room; a single one may be of any size."""
+        """Whether there is no room for a message of `size` bytes; a single one may be of any
+        size."""
         if messages >= self._messages_max:
             return True
         if payload_bytes > 0 and payload_bytes + size > self._bytes_max:
@@ -63,47 +67,49 @@ class SendRoom:
         return self._memory is not None and self._memory.is_full(size)
 
     def left(self, messages: int, payload_bytes: int) -> tuple[int, int]:
-        """How many messages, and bytes, may be added to these; not below 0."""
+        """Return how many messages, and bytes, may be added to these; not below 0."""
         left_bytes = self._bytes_max - payload_bytes
         if self._memory is not None:
             left_bytes = min(left_bytes, self._memory.bytes_max - self._memory.used_bytes)
         return max(0, self._messages_max - messages), max(0, left_bytes)
 
     def hold(self, payload_bytes: int) -> None:
-        """So many bytes are under way now: the client's sum is kept up to date."""
+        """Set the producer's pending bytes, which keeps the client's sum up to date."""
         if self._memory is not None and payload_bytes != self._held_bytes:
             delta, self._held_bytes = payload_bytes - self._held_bytes, payload_bytes
             self._memory.adjust(delta)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether who comes now comes behind others."""
+        """Whether a new call has to wait behind others."""
         return bool(self._turns)
 
     def wake(self, messages: int) -> None:
-        """Have as many look again as there may be room for beside `messages`."""
+        """Wake as many waiting calls as there may be room for beside `messages`."""
         for turn in islice(self._turns, max(0, self._messages_max - messages)):
             turn.wake()
 
     def wake_all(self) -> None:
-        """The producer is over: nobody shall wait."""
+        """Wake all waiting calls, because the producer has ended."""
         for turn in self._turns:
             turn.wake()
         if self._memory is not None:
             self._memory.wake()
 
     def turn(self) -> "Turn":
-        """A place behind all who wait, for a `with`: until its end who comes later comes behind."""
+        """Return a place behind all waiting calls, for a `with`. Until its end later calls wait
+        behind it."""
         return Turn(self._turns, self._memory)
 
     async def wait_turn(self, is_full: Callable[[], bool]) -> None:
-        """Wait until nobody is before us and it is not full; to be used before the next `await`."""
+        """Wait for this call's turn and for room. The caller must use the room before its next
+        `await`."""
         with self.turn() as turn:
             await turn.wait(is_full)
 
 
 class Turn:
-    """The place of one who sends, among those who wait."""
+    """Place of one sending call among those that wait."""
 
     __slots__ = ("_memory", "_news", "_turns")
 
@@ -131,7 +137,7 @@ class Turn:
                 self._turns[0].wake()
 
     async def wait(self, is_full: Callable[[], bool]) -> None:
-        """Wait until nobody is before us and it is not full; to be used before the next `await`."""
+        """Wait for this turn and for room. The caller must use the room before its next `await`."""
         while self._turns[0] is not self or is_full():
             self._news = asyncio.get_running_loop().create_future()
             if self._memory is not None and self._turns[0] is self:

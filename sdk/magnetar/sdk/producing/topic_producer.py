@@ -1,9 +1,9 @@
-"""The producer of one topic (or one partition): messages in, SEND frames out, receipts back.
+"""Producer of one topic (or one partition): messages in, SEND frames out, receipts back.
 
 A message is encoded when it is sent, stays pending until its receipt, and is sent again in the same
-order after a reconnect. Here are the calls, the limits, and the life of the session: PRODUCER and
-CLOSE_PRODUCER, over reconnects (`ProducerAttachment`). Messages leave by the `SendLane`, and what
-becomes of them is for `SendsUnderWay`.
+order after a reconnect. This module has the calls, the limits, and the session: PRODUCER and
+CLOSE_PRODUCER, over reconnects (`ProducerAttachment`). `SendLane` sends the messages, and
+`SendsUnderWay` handles their outcomes.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 from magnetar.sdk.wire.topic_name import TopicName
 
 _PAYLOADS_AT_ONCE = 64
-"""Messages that are encoded before they are written, where each is alone: the broker works on these
-while the next ones are encoded."""
+"""Messages encoded before they are written, if each is sent alone: the broker works on these while
+the next ones are encoded."""
 
 
 class TopicProducer(Producer[T]):
-    """See the module's text."""
+    """Sends to one topic or partition; see `Producer`."""
 
     def __init__(
         self,
@@ -70,8 +70,10 @@ class TopicProducer(Producer[T]):
         *,
         entry_buckets: Sequence[int] = (),
     ) -> None:
-        """`schema` is the producer's own copy of it; None: what is sent is bytes. `entry_buckets`:
-        of a segment of a scalable topic, first hashes but the first one.
+        """Create the producer without connecting.
+
+        `schema` is the producer's own copy of it; None: messages are bytes. `entry_buckets`: for a
+        segment of a scalable topic, the first hashes of all buckets but the first.
 
         Raises:
             CryptoKeyError: an encryption key is missing or cannot be used.
@@ -175,7 +177,8 @@ class TopicProducer(Producer[T]):
         *,
         has_room: bool = False,
     ) -> None:
-        """`send_message_nowait` of somebody whose turn it is; `has_room`: it waits for none."""
+        """Send a message for a caller that has its turn; `has_room`: without checking the
+        limits."""
         self._check_usable()
         if self._values.interceptors is not None:
             message, on_sent = self._values.intercept(message, on_sent)
@@ -208,18 +211,18 @@ class TopicProducer(Producer[T]):
                 await self.send_payloads(payloads, turn)
 
     async def send_messages(self, messages: Iterable[OutgoingMessage], turn: Turn) -> None:
-        """Send messages that nobody watches, one after the other."""
+        """Send messages without callbacks, one after the other."""
         for message in messages:
             await turn.wait(partial(self.is_full, len(message.payload)))
             self.give(message, None)
 
     async def send_payloads(self, payloads: Sequence[bytes], turn: Turn) -> None:
-        """`send_messages` of messages that are their payloads and nothing else."""
+        """Send messages that have a payload and nothing else, without callbacks."""
         pending = self._under_way.pending
         done, count = 0, len(payloads)
         while done < count:
             await turn.wait(self._has_none_left)
-            self._lane.close_batches()  # others may have sent meanwhile
+            self._lane.close_batches()  # other calls may have sent meanwhile
             room, bytes_left = self._room.left(pending.messages, pending.payload_bytes)
             stop = min(count, done + min(room, self._payloads_at_once))
             try:
@@ -249,7 +252,7 @@ class TopicProducer(Producer[T]):
     # -- life of the session
 
     async def start(self) -> None:
-        """Called once, by who made it."""
+        """Attach to the broker. The creator calls this once."""
         await self._attachment.start()
 
     def _on_attached(self, connection: Connection, success: CommandProducerSuccess) -> None:
@@ -268,7 +271,7 @@ class TopicProducer(Producer[T]):
         )
 
     def on_session_lost(self, connection: Connection) -> None:
-        """From the connection: the broker closed the producer, or the connection broke."""
+        """Handle a producer closed by the broker, or a broken connection."""
         self._attachment.lose(connection)
 
     def _write(self, parts: Iterable[bytes]) -> None:
@@ -277,7 +280,8 @@ class TopicProducer(Producer[T]):
             connection.write(parts)
 
     def enter(self, room: SendRoom) -> None:
-        """Use this room from now on: who waits there has its turn here. Nobody may wait in ours."""
+        """Use another room from now on, whose waiting calls continue here. No call may wait in the
+        present room."""
         self._room.hold(0)
         self._room = room
         self._after_progress()
@@ -285,7 +289,7 @@ class TopicProducer(Producer[T]):
     # -- receipts and failures
 
     def on_receipts(self, receipts: list[CommandSendReceipt]) -> None:
-        """From the connection: a run of receipts of one network read."""
+        """Handle the receipts of one network read."""
         well = self._under_way.on_receipts(receipts, self.on_confirmed)
         if not well and self._attachment.connection is not None:
             self._attachment.connection.fail(
@@ -296,14 +300,14 @@ class TopicProducer(Producer[T]):
             )
 
     def on_send_error(self, error: CommandSendError) -> None:
-        """From the connection: the broker refused one message, or all of them."""
+        """Handle the broker's refusal of one message, or of all."""
         failure = service_error(error.error, str(error.message))
         if isinstance(failure, MessageChecksumError | NotAllowedError):
             self._under_way.fail_sequence(error.sequence_id, failure)
         elif isinstance(failure, TopicTerminatedError):
             self._fail_all(failure)
         else:
-            # Nothing is known of what follows: attach afresh and send again what has no receipt.
+            # Nothing is known of the later messages: attach again and resend all without a receipt.
             self._attachment.renew()
 
     def _fail_all(self, error: SdkError) -> None:
@@ -312,7 +316,7 @@ class TopicProducer(Producer[T]):
         self._under_way.fail_all(error)
 
     def _after_progress(self) -> None:
-        """Something left the queue: wake those who wait for room."""
+        """Wake calls that wait for room, after sends have left the queue."""
         self._room.hold(self.pending_bytes)
         if self._attachment.failure is not None:
             self._room.wake_all()
@@ -320,7 +324,7 @@ class TopicProducer(Producer[T]):
             self._room.wake(self.pending_messages)
 
     async def _wait_turn(self, size: int) -> None:
-        """Wait for room; it is to be used before the next `await`."""
+        """Wait for this call's turn and for room, which must be used before the next `await`."""
         if self._room.is_waited_for or self.is_full(size):
             await self._room.wait_turn(partial(self.is_full, size))
 
@@ -339,7 +343,7 @@ class TopicProducer(Producer[T]):
         """Whether a message of `size` bytes must wait.
 
         Raises:
-            SdkError: it is over, and no waiting helps.
+            SdkError: the producer has ended, so waiting is useless.
         """
         self._check_usable()
         return self._room.is_full(self.pending_messages, self.pending_bytes, size)
@@ -354,7 +358,7 @@ class TopicProducer(Producer[T]):
 def settle(
     future: asyncio.Future[MessageId], message_id: MessageId | None, error: SdkError | None
 ) -> None:
-    """An `OnSent` for somebody who waits."""
+    """Settle a waiting sender's future, as an `OnSent`."""
     if future.done():
         return  # the sender was cancelled
     if error is not None:
@@ -364,7 +368,7 @@ def settle(
 
 
 class ProducerAttachment:
-    """Where one producer is attached."""
+    """The attachment of one producer to its broker."""
 
     def __init__(
         self,
@@ -378,11 +382,15 @@ class ProducerAttachment:
         on_attached: Callable[[Connection, CommandProducerSuccess], None],
         on_failed: Callable[[SdkError], None],
     ) -> None:
-        """`on_attached` comes before `connection` is set, `on_failed` when all is over."""
+        """Take the producer's parts.
+
+        `on_attached` is called before `connection` is set, `on_failed` when the session ends for
+        good.
+        """
         self.connection: Connection | None = None
-        """The connection, while the broker knows of us."""
+        """The connection while the producer is attached; None otherwise."""
         self.name = settings.name
-        """Ours, or the one that the broker made up."""
+        """Name of the producer, given by the application or chosen by the broker."""
         self.id = producer_id
         self._topic, self._is_segment = str(topic), topic.is_segment
         self._settings = settings
@@ -406,37 +414,39 @@ class ProducerAttachment:
 
     @property
     def failure(self) -> SdkError | None:
-        """Why it is over; None while it lives."""
+        """Why the session is over; None while it lives."""
         return self._session.failure
 
     @property
     def topic_epoch(self) -> int | None:
-        """Of the exclusive access that we have: it counts those who had it before."""
+        """Number of producers that had exclusive access before this one; None without exclusive
+        access."""
         return self._topic_epoch
 
     async def start(self) -> None:
-        """Attach for the first time; with WAIT_FOR_EXCLUSIVE that takes as long as it takes.
+        """Attach for the first time; with WAIT_FOR_EXCLUSIVE without a time limit.
 
         Raises:
-            SdkError: the reason why it could not.
+            SdkError: the reason why the producer could not attach.
         """
         await self._session.start()
 
     async def close(self) -> None:
-        """Tell the broker, and end the session."""
+        """Close the producer at the broker, and end the session."""
         try:
             await self._detach()
         finally:
             await self._session.close()
 
     def lose(self, connection: Connection) -> None:
-        """The broker closed the producer, or the connection broke."""
+        """Handle a producer closed by the broker, or a broken connection."""
         if connection is self.connection:
             self.connection = None
         self._session.lose(connection)
 
     def renew(self) -> None:
-        """Leave, and attach afresh: what is known of the messages under way is not enough."""
+        """Close the producer at the broker and attach again, because the state of its pending
+        messages is unclear."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.producers.pop(self.id, None)
@@ -455,11 +465,12 @@ class ProducerAttachment:
         except ServiceError as error:
             connection.producers.pop(self.id, None)
             if self._is_segment and self._epoch and isinstance(error, TopicNotFoundError):
-                # It was sealed while we were away, and has left the layout since.
+                # The segment was sealed while the producer was detached, and has left the layout
+                # since.
                 raise TopicTerminatedError(f"{self._topic} is gone: {error}") from error
             raise
         except BaseException:
-            # The broker may have made it all the same: it must not keep our name taken.
+            # The broker may have made the producer all the same: it must not keep the name taken.
             connection.producers.pop(self.id, None)
             connection.send(self._close_command(connection.next_request_id()))
             raise
@@ -468,7 +479,7 @@ class ProducerAttachment:
         if success.HasField("topic_epoch"):
             self._topic_epoch = success.topic_epoch
         self._epoch += 1
-        # The broker may have dropped us in the very read that brought the answer.
+        # The broker may have closed the producer in the very read that brought the answer.
         if connection.producers.get(self.id) is not self._listener:
             return
         self._on_attached(connection, success)

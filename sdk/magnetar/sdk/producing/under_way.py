@@ -1,7 +1,7 @@
-"""What one producer has sent and has no receipt for: receipts, refusals, timeouts, and who waits.
+"""Pending sends of one producer: receipts, refusals, timeouts, and calls that wait.
 
-The order of receipts is the order of sends. An error of a message that nobody watched is kept for
-the next `flush`. When something leaves, the producer is told once, by `on_progress`.
+Receipts come in the order of the sends. The error of a message without a callback is kept for the
+next `flush`. When sends leave, the producer is notified once, by `on_progress`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _log = logging.getLogger("magnetar.sdk")
 
 
 class SendsUnderWay:
-    """See the module's text."""
+    """Tracks the sends of one producer until their outcome is known."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SendsUnderWay:
         on_progress: Callable[[], None],
         is_connected: Callable[[], bool],
     ) -> None:
-        """`timeout_ms`: the send timeout; 0: none."""
+        """Start with nothing pending. `timeout_ms`: the send timeout; 0 for none."""
         self.pending = PendingSends()
         self.counters = ProducerCounters()
         self.last_stored_sequence_id = -1
@@ -53,11 +53,13 @@ class SendsUnderWay:
     # -- outcomes
 
     def begin_entry(self) -> None:
-        """An entry under a sequence id of the caller's is next. Behind one that fails none is to be
-        stored: its id would say of the one before that it is stored too.
+        """Announce an entry under a sequence id that the caller gives.
+
+        After a failed entry none may be stored: its id would imply that the failed one is stored,
+        too.
 
         Raises:
-            SdkError: one has failed.
+            SdkError: an earlier entry has failed.
         """
         if self._entry_failure is not None:
             raise self._entry_failure
@@ -66,7 +68,8 @@ class SendsUnderWay:
     def on_receipts(
         self, receipts: list[CommandSendReceipt], on_confirmed: OnConfirmed | None
     ) -> bool:
-        """A run of receipts of one network read; whether they are those that were expected."""
+        """Handle the receipts of one network read; return whether they match the oldest pending
+        sends."""
         taken, well = self.pending.take(receipts)
         partition = self._partition
         for send, receipt in taken:
@@ -83,14 +86,14 @@ class SendsUnderWay:
         return well
 
     def fail_sequence(self, sequence_id: int, error: SdkError) -> None:
-        """The broker refused one message."""
+        """Fail the message that the broker refused."""
         sends = self.pending.take_sequence(sequence_id)
         if sends:
             self._fail(sends, error)
             self._after_progress()
 
     def fail_all(self, error: SdkError) -> None:
-        """Fail all sends under way: no receipt will come."""
+        """Fail all pending sends: no receipt will come."""
         self._fail(self.pending.take_older(float("inf")), error)
         if self._timer is not None:
             self._timer.cancel()
@@ -98,7 +101,7 @@ class SendsUnderWay:
         self._after_progress()
 
     def refuse(self, messages: int, on_sent: Sequence[OnSent | None], error: SdkError) -> None:
-        """Messages that could not be sent."""
+        """Report messages that could not be sent."""
         self.counters.on_failed(messages)
         for each in on_sent:
             if each is not None:
@@ -107,10 +110,10 @@ class SendsUnderWay:
             self._unreported = error
 
     async def flush(self) -> None:
-        """Wait until all that is under way now has its receipt or its error.
+        """Wait until everything pending now has its receipt or its error.
 
         Raises:
-            SdkError: the first error, since the last flush, of a message that nobody watched.
+            SdkError: the first error since the last flush of a message without a callback.
         """
         if len(self.pending):
             future: asyncio.Future[None] = self._loop.create_future()
@@ -123,7 +126,7 @@ class SendsUnderWay:
     # -- the send timeout
 
     def arm_timer(self) -> None:
-        """Something was added."""
+        """Start the timer of the send timeout, after something was added."""
         if self._timer is None and self._timeout_ms and self.pending.oldest is not None:
             age_s = self._clock.monotonic_s() - self.pending.oldest.sent_at_s
             delay_s = max(0.0, self._timeout_ms / 1000 - age_s)
@@ -132,7 +135,7 @@ class SendsUnderWay:
     def _on_timer(self) -> None:
         self._timer = None
         before_s = self._clock.monotonic_s() - self._timeout_ms / 1000
-        # A timer may fire a hair too early by this clock: a millisecond does not matter.
+        # By this clock a timer may fire slightly too early: a millisecond does not matter.
         expired = self.pending.take_older(before_s + 0.001)
         if expired:
             state = "connected" if self._is_connected() else "not connected"
@@ -144,7 +147,7 @@ class SendsUnderWay:
             self._after_progress()
         self.arm_timer()
 
-    # -- inside
+    # -- internal
 
     def _fail(self, sends: list[PendingSend], error: SdkError) -> None:
         if self._fails_together:
@@ -164,7 +167,8 @@ class SendsUnderWay:
 
 
 def tell(on_sent: OnSent, message_id: MessageId | None, error: SdkError | None) -> None:
-    """Tell one who asked. What the application's own code raises is logged: others wait too."""
+    """Call an `OnSent`. An exception from the application's code is logged, because other callbacks
+    wait."""
     try:
         on_sent(message_id, error)
     except Exception as failure:  # noqa: BLE001  # Any may come out of it.

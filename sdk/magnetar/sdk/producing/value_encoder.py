@@ -1,4 +1,4 @@
-"""From what an application gives to `send` to the message that travels: schema, interceptors."""
+"""Turns the arguments of `send` into a message: schema, key, interceptors."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,12 +12,12 @@ from magnetar.sdk.schema import Schema, T
 
 
 class ValueEncoder(Generic[T]):
-    """Of one producer."""
+    """Encodes the values of one producer."""
 
     def __init__(
         self, topic: str, schema: Schema[T] | None, interceptors: Sequence[ProducerInterceptor]
     ) -> None:
-        """`schema` is the producer's own copy of it; None: values are bytes."""
+        """Take the producer's own copy of its schema; None: values are bytes."""
         self.schema = schema
         self.interceptors = ProducerInterceptors(topic, interceptors) if interceptors else None
 
@@ -31,7 +31,7 @@ class ValueEncoder(Generic[T]):
         deliver_at_ms: int | None = None,
         sequence_id: int | None = None,
     ) -> OutgoingMessage:
-        """The message of one value; None: it has no value, and says so.
+        """Return the message of a value; for None, a message that is marked as having no value.
 
         Raises:
             SchemaValueError: the value does not fit.
@@ -67,7 +67,7 @@ class ValueEncoder(Generic[T]):
     def intercept(
         self, message: OutgoingMessage, on_sent: OnSent | None
     ) -> tuple[OutgoingMessage, OnSent | None]:
-        """What the interceptors make of it, and who is told of its outcome."""
+        """Pass a message through the interceptors; return it with the callback for its outcome."""
         interceptors = self.interceptors
         if interceptors is None:
             return message, on_sent
@@ -84,7 +84,7 @@ class ValueEncoder(Generic[T]):
         return message, both
 
     def payloads(self, values: Sequence[T | None]) -> Sequence[bytes] | None:
-        """The payloads, if they are all that there is to these messages; else None.
+        """Return the payloads if the messages consist of nothing else; None otherwise.
 
         Raises:
             SchemaValueError: a value does not fit.

@@ -1,4 +1,4 @@
-"""Schemas: values of a type instead of bytes, and what the broker is told of them."""
+"""Schemas: values of a type instead of bytes, registered with the broker."""
 
 from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType
 from magnetar.sdk.schemas.auto import (

@@ -1,5 +1,4 @@
-"""Schemas that are found in the topic: AUTO_CONSUME for reading, AUTO_PRODUCE for writing, and text
-that people write for either."""
+"""Schemas of the topic: AUTO_CONSUME to read, AUTO_PRODUCE to write, AutoText for text."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +12,10 @@ from magnetar.sdk.schemas.record_schemas import AvroObjectSchema, JsonObjectSche
 
 
 def schema_of(info: SchemaInfo) -> Schema[object]:
-    """The schema for a definition of the broker's: records are dicts.
+    """Return the schema for a definition from the broker; its records are dicts.
 
     Raises:
-        SchemaDefinitionError: a type that this client cannot read (PROTOBUF, EXTERNAL, …).
+        SchemaDefinitionError: this client cannot read the type (PROTOBUF, EXTERNAL, …).
     """
     if info.type is SchemaType.BYTES:
         return cast("Schema[object]", BYTES)
@@ -34,9 +33,10 @@ def schema_of(info: SchemaInfo) -> Schema[object]:
 
 
 class AutoConsumeSchema(VersionedSchema[object]):
-    """Each message is read with the schema it was written with; one without any is bytes.
+    """Decodes each message with the schema it was written with; a message without one is bytes.
 
-    The broker is told of no schema: it would check nothing, and older ones do not know this type.
+    The consumer sends the broker no schema: the broker would check nothing, and older ones do not
+    know this type.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class AutoConsumeSchema(VersionedSchema[object]):
 
 
 class AutoProduceSchema(Schema[bytes]):
-    """Payloads that are encoded already, checked against the topic's own schema."""
+    """Takes encoded payloads, and checks them against the topic's own schema."""
 
     takes_topic_schema = True
 
@@ -96,11 +96,11 @@ class AutoProduceSchema(Schema[bytes]):
 
 
 class AutoTextSchema(Schema[bytes]):
-    """Text of people, as UTF-8, encoded by the topic's own schema.
+    """Encodes text that people write, as UTF-8, by the topic's own schema.
 
     AVRO takes JSON: an object with the fields of the record, and nothing else. JSON takes an
     object, numbers take JSON, STRING takes any text. A topic without a schema takes the bytes as
-    they are; schemas whose values have no usual text (times, KEY_VALUE, PROTOBUF, …) take nothing.
+    they are. Schemas whose values have no usual text (times, KEY_VALUE, PROTOBUF, …) take nothing.
     """
 
     takes_topic_schema = True
@@ -117,7 +117,7 @@ class AutoTextSchema(Schema[bytes]):
         self.info = info
         try:
             self._encode = _text_encoder(info)
-        except SchemaDefinitionError as error:  # Of AVRO without its package: told with each text.
+        except SchemaDefinitionError as error:  # AVRO without its package: reported for each text
             self._encode = partial(_refuse, f"it takes no text here: {error}")
 
     def encode(self, value: bytes) -> bytes:
@@ -148,7 +148,11 @@ _NUMBERS = (
 
 
 def _text_encoder(info: SchemaInfo) -> Callable[[bytes], bytes]:
-    """Raises: SchemaDefinitionError: AVRO, and no package for it."""
+    """Return the function that encodes text by a schema.
+
+    Raises:
+        SchemaDefinitionError: AVRO, and its package is not installed.
+    """
     if info.type is SchemaType.AVRO:
         avro = AvroObjectSchema(info.definition)
         return lambda text: avro.encode_strictly(parse_json(text))

@@ -1,9 +1,9 @@
-"""KEY_VALUE: two schemas in one; the key within the payload, or as the message's own key.
+"""KEY_VALUE schemas: a pair of schemas, with the key in the payload or as the message's own key.
 
-Definition: int32 size and definition of the key, the same of the value, big-endian; the rest is in
-properties. Payload INLINE: int32 size (-1: none) and bytes of the key, the same of the value.
-SEPARATED: the payload is the value, the key is the message's, as bytes; a value or key that is
-missing is marked in the message's metadata (`null_value`, `null_partition_key`).
+Definition, big-endian: int32 size and definition of the key, then int32 size and definition of the
+value; the rest is in properties. Payload INLINE: int32 size (-1: none) and bytes of the key, then
+of the value. Payload SEPARATED: the value alone; the key is the message's, as bytes. A missing
+value or key is marked in the message's metadata (`null_value`, `null_partition_key`).
 """
 
 import json
@@ -25,7 +25,7 @@ ENCODING_PROPERTY = "kv.encoding.type"
 
 
 class KeyValueEncoding(StrEnum):
-    """Where the key travels."""
+    """Where the key of a pair is sent: in the payload, or as the message's key."""
 
     INLINE = "INLINE"
     SEPARATED = "SEPARATED"
@@ -40,7 +40,7 @@ class KeyValue(Generic[K, V]):
 
 
 class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
-    """Of two schemas."""
+    """A schema for pairs, made of the schemas of key and value."""
 
     def __init__(
         self,
@@ -98,7 +98,8 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         )
 
     def decode_null(self, version: bytes = b"", key: bytes | None = None) -> KeyValue[K, V] | None:
-        """Of a separated pair the key is there all the same."""
+        """Return a pair without its value. With SEPARATED the message still has the key; None with
+        INLINE."""
         if not self._is_separated:
             return None
         return KeyValue(None if key is None else self._key.decode(key, version), None)
@@ -117,10 +118,10 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
 
 
 def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncoding]:
-    """The two schemas of a KEY_VALUE schema, and its encoding.
+    """Return the two schemas of a KEY_VALUE schema, and its encoding.
 
     Raises:
-        SchemaDefinitionError: it is none.
+        SchemaDefinitionError: the schema is not a valid KEY_VALUE schema.
     """
     if info.type is not SchemaType.KEY_VALUE:
         raise SchemaDefinitionError(f"expected a KEY_VALUE schema, got {info.type.value}")
@@ -147,7 +148,7 @@ def _info(schema: Schema[K]) -> SchemaInfo:
 
 
 def _cut(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """A part with its size before it, and where the next one begins."""
+    """Return the part whose size stands at `at`, and the offset of the next one."""
     try:
         size: int = _SIZE.unpack_from(data, at)[0]
     except struct.error as error:

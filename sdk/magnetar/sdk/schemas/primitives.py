@@ -1,6 +1,6 @@
-"""Schemas that consist of their name: bytes, text, numbers, times. Pure.
+"""Primitive schemas, which have no definition: bytes, text, numbers, times. Pure.
 
-All numbers are big-endian, times count from 1970 in UTC, as in the Java client:
+All numbers are big-endian, and times count from 1970 in UTC, as in the Java client:
 
 BOOLEAN 1 byte; INT8 … INT64; FLOAT, DOUBLE IEEE 754; DATE, TIME, TIMESTAMP int64 ms (of the day for
 TIME); INSTANT int64 s, int32 ns; LOCAL_DATE int64 day; LOCAL_TIME int64 ns of the day;
@@ -22,7 +22,7 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
 class BytesSchema(Schema[bytes]):
-    """Bytes as they are; the broker is told of no schema."""
+    """Bytes as they are; no schema is sent to the broker."""
 
     def encode(self, value: bytes) -> bytes:
         if not isinstance(value, bytes):
@@ -55,7 +55,7 @@ class StringSchema(Schema[str]):
 
 
 class PrimitiveSchema(Schema[T], Generic[T]):
-    """A value of one shape; the constants below are its only instances."""
+    """A schema for values of one fixed layout; the constants below are its only instances."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ INT64 = _integer(SchemaType.INT64, ">q")
 FLOAT = _real(SchemaType.FLOAT, ">f")
 DOUBLE = _real(SchemaType.DOUBLE, ">d")
 DATE = _moments(SchemaType.DATE)
-"""A moment to the millisecond: Java's `Date` is one."""
+"""A moment to the millisecond, as Java's `Date`."""
 TIMESTAMP = _moments(SchemaType.TIMESTAMP)
 TIME: PrimitiveSchema[time] = PrimitiveSchema(
     SchemaType.TIME,
@@ -200,4 +200,4 @@ PRIMITIVES: dict[SchemaType, Schema[object]] = {
     )
     if schema.info is not None
 }
-"""The schemas above by their type."""
+"""Primitive schemas by their type."""

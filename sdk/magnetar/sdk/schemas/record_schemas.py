@@ -1,8 +1,8 @@
-"""JSON and AVRO: values of a class, or of a definition that is given, as payloads.
+"""JSON and AVRO schemas: values of a class, or of a given definition, as payloads.
 
-Both are described by an Avro definition (JSON does so since Pulsar 2.1). JSON is written as text.
-AVRO is Avro's binary form, read with the definition that the value was written with; it needs the
-package fastavro (`pip install magnetar[avro]`), which is loaded when a schema is made.
+Both are described by an Avro definition (JSON since Pulsar 2.1). JSON is written as text. AVRO is
+Avro's binary form, read with the definition that the value was written with. It needs the package
+fastavro (`pip install magnetar[avro]`), which is loaded when a schema is created.
 """
 
 import copy
@@ -22,17 +22,19 @@ from magnetar.sdk.schema import Schema, SchemaInfo, SchemaType, T, VersionedSche
 from magnetar.sdk.schemas.records import Convert, shape_of
 
 _STAND_FOR_ODD = (b"null", b"NaN", b"Infinity")
-"""What pydantic may write for numbers that JSON has no form for; in most payloads is none."""
+"""What pydantic may write for numbers that JSON cannot represent; most payloads contain none of
+it."""
 
 
 _LARGE = re.compile(rb"\d{10}")
-"""In what JSON writes of a whole number that may be too large for 32 bits."""
+"""Digits that JSON has for a whole number that may be too large for 32 bits."""
 
 
 def _odd_number(plain: object, written: object) -> tuple[str, float] | None:
-    """A number that is none in JSON, and where it is in a value; None: there is none."""
+    """Return a number in a value that JSON cannot represent, with its path; None if there is
+    none."""
     if isinstance(plain, float):
-        # Text is a form of the class's own, which it reads, too.
+        # Text is a form that the class chose, and reads, too.
         return None if math.isfinite(plain) or isinstance(written, str) else ("", plain)
     pairs: Iterable[tuple[object, object, object]] = ()
     if isinstance(plain, dict) and isinstance(written, dict):
@@ -47,26 +49,28 @@ def _odd_number(plain: object, written: object) -> tuple[str, float] | None:
 
 
 class JsonSchema(Schema[T]):
-    """Of a dataclass or a pydantic model.
+    """JSON schema of a dataclass or a pydantic model.
 
-    Payloads are what pydantic makes of the value: bytes as text, an Enum by its value, times in
-    ISO 8601. Fields that a message does not have get their defaults; those that the class does not
-    know are passed over, so no version has to be looked up. A field is written, defined and read by
-    its `serialization_alias` (or `alias`); what comes by a `validation_alias` is read, too.
+    Payloads are pydantic's JSON of the value: bytes as text, an Enum by its value, times in ISO
+    8601. Missing fields get their defaults, and unknown fields are ignored, so no version has to be
+    looked up. A field is written, defined and read by its `serialization_alias` (or `alias`). A
+    `validation_alias` is read, too.
     """
 
     def __init__(self, kind: type[T], *, namespace: str = "") -> None:
-        """
+        """Derive the definition from a class.
+
         Raises:
-            SchemaDefinitionError: the class has fields that Avro cannot describe, or that it would
-                not read by any name (an AliasPath).
+            SchemaDefinitionError: Avro cannot describe a field, or the class would not read it by
+                any name (an AliasPath).
         """
         shape = shape_of(kind, namespace=namespace, as_json=True)
         definition = json.dumps(shape.avro)
         self.info = SchemaInfo(SchemaType.JSON, definition.encode())
         self._has_reals = '"double"' in definition or '"float"' in definition
         self._to_avro = shape.to_avro
-        """Refuses whole numbers that the definition has no room for, as AVRO would."""
+        """Refuses whole numbers that are too large for the definition, as AVRO would; None if not
+        needed."""
         self._renamed = shape.renamed
         self._kind = kind
         self._adapter = TypeAdapter(kind)
@@ -85,10 +89,14 @@ class JsonSchema(Schema[T]):
         return raw
 
     def _check_numbers(self, value: T, raw: bytes) -> None:
-        """Raises: SchemaValueError: a number was written as something that is none."""
+        """Check that all numbers were written as numbers.
+
+        Raises:
+            SchemaValueError: a number has no form in JSON.
+        """
         plain = self._adapter.dump_python(value, by_alias=True)
         try:
-            json.dumps(plain, allow_nan=False, default=repr)  # The fastest look at all of them.
+            json.dumps(plain, allow_nan=False, default=repr)  # the fastest check of all of them
         except ValueError:
             found = _odd_number(plain, json.loads(raw))
         else:
@@ -103,7 +111,7 @@ class JsonSchema(Schema[T]):
     def decode(self, data: bytes, version: bytes = b"", key: bytes | None = None) -> T:
         try:
             if self._renamed is not None:
-                # As JSON again: pydantic makes of JSON what it does not of Python's values.
+                # Back to JSON first, because pydantic converts JSON more freely than Python values.
                 data = json.dumps(self._renamed(json.loads(data))).encode()
             return self._adapter.validate_json(data)
         except (ValueError, RecursionError) as error:  # A ValidationError is a ValueError.
@@ -113,7 +121,8 @@ class JsonSchema(Schema[T]):
 
 
 class JsonObjectSchema(Schema[object]):
-    """JSON of a definition that is given, or found in the topic: values are what `json` makes."""
+    """JSON schema of a definition that is given, or from the topic; values are those of Python's
+    `json`."""
 
     def __init__(self, definition: Mapping[str, object] | bytes) -> None:
         raw = definition if isinstance(definition, bytes) else json.dumps(definition).encode()
@@ -137,10 +146,10 @@ class JsonObjectSchema(Schema[object]):
 
 
 def parse_json(data: bytes) -> object:
-    """What is in a payload of JSON, as every parser of JSON would read it.
+    """Return the value of a JSON payload, as strictly as every JSON parser reads it.
 
     Raises:
-        SchemaValueError: it is none, or JSON to Python alone (NaN).
+        SchemaValueError: the payload is not JSON, or only Python's dialect of it (NaN).
     """
     try:
         found: object = json.loads(data, parse_constant=_refuse_constant)
@@ -154,7 +163,7 @@ def _refuse_constant(name: str) -> object:
 
 
 _FOREIGN = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, AttributeError)
-"""What fastavro raises for values and bytes that do not fit; it has no tree of its own."""
+"""Errors that fastavro raises for values and bytes that do not fit; it has no error tree."""
 
 
 def _fastavro() -> ModuleType:
@@ -168,7 +177,8 @@ def _fastavro() -> ModuleType:
 
 
 class _AvroBase(VersionedSchema[T]):
-    """Of a parsed definition; `to` and `back` between its values and fastavro's."""
+    """AVRO schema of a parsed definition. `to` and `back` convert between its values and
+    fastavro's."""
 
     def __init__(self, raw: bytes, *, to: Convert | None, back: Convert | None) -> None:
         super().__init__()
@@ -177,16 +187,16 @@ class _AvroBase(VersionedSchema[T]):
         self._to, self._back = to, back
         self._avro = _fastavro()
         self._own = self._parse(raw)
-        # fastavro puts the default itself into each value that lacks the field.
+        # fastavro returns the default object itself for each value that lacks the field.
         self._has_shared_defaults = _has_containers(self._own)
         self._others: dict[bytes, tuple[object, object]] = {}
-        """By version: what was written with, and our own definition as it can read that."""
+        """By version: the writer's definition, and this schema's definition as a reader of it."""
 
     def encode(self, value: T) -> bytes:
         out = io.BytesIO()
         try:
             plain: object = value if self._to is None else self._to(value)
-            if self._to is None:  # What it would write otherwise may be another value: 1 for 1.5.
+            if self._to is None:  # It might write another value otherwise: 1 for 1.5.
                 self._avro.validate(plain, self._own)
             self._avro.schemaless_writer(out, self._own, plain)
         except (*_FOREIGN, self._avro.validation.ValidationError) as error:
@@ -211,7 +221,7 @@ class _AvroBase(VersionedSchema[T]):
         if info.type is not SchemaType.AVRO:
             raise SchemaVersionError(f"version {version.hex()} is {info.type.value}, not AVRO")
         writer = self._parse(info.definition)
-        # Pulsar lets the record at the top be renamed; fastavro reads it under an alias.
+        # Pulsar allows renaming the top record; fastavro reads it under an alias.
         reader = self._parse(self._raw, alias_of=writer)
         self._remember(version)
         if info.definition != self._raw:
@@ -232,7 +242,7 @@ class _AvroBase(VersionedSchema[T]):
 
 
 def _has_containers(definition: object) -> bool:
-    """Whether a default anywhere in a definition is a list or a dict."""
+    """Whether any default in a definition is a list or a dict."""
     if isinstance(definition, list):
         return any(map(_has_containers, definition))
     return isinstance(definition, dict) and (
@@ -244,10 +254,14 @@ def _has_containers(definition: object) -> bool:
 
 
 class AvroSchema(_AvroBase[T]):
-    """Of a dataclass or a pydantic model."""
+    """AVRO schema of a dataclass or a pydantic model."""
 
     def __init__(self, kind: type[T], *, namespace: str = "") -> None:
-        """Raises: SchemaDefinitionError: a field that Avro cannot hold, or no fastavro."""
+        """Derive the definition from a class.
+
+        Raises:
+            SchemaDefinitionError: Avro cannot hold a field, or fastavro is not installed.
+        """
         shape = shape_of(kind, namespace=namespace)
         self._kind, self._namespace = kind, namespace
         super().__init__(json.dumps(shape.avro).encode(), to=shape.to_avro, back=shape.from_avro)
@@ -257,10 +271,14 @@ class AvroSchema(_AvroBase[T]):
 
 
 class AvroObjectSchema(_AvroBase[object]):
-    """AVRO of a definition that is given, or found in the topic: records are dicts."""
+    """AVRO schema of a definition that is given, or from the topic; records are dicts."""
 
     def __init__(self, definition: Mapping[str, object] | bytes) -> None:
-        """Raises: SchemaDefinitionError: no Avro definition, or no fastavro."""
+        """Parse the definition.
+
+        Raises:
+            SchemaDefinitionError: it is not an Avro definition, or fastavro is not installed.
+        """
         raw = definition if isinstance(definition, bytes) else json.dumps(definition).encode()
         super().__init__(raw, to=None, back=None)
 
@@ -268,7 +286,7 @@ class AvroObjectSchema(_AvroBase[object]):
         return AvroObjectSchema(self._raw)
 
     def encode_strictly(self, value: object) -> bytes:
-        """`encode` of a value that people wrote: a field that the definition lacks is no oversight.
+        """Encode a value that people wrote; a field that the definition lacks is an error.
 
         Raises:
             SchemaValueError: the value does not fit.

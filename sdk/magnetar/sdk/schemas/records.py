@@ -1,17 +1,18 @@
 """Avro definitions of Python classes: dataclasses and pydantic models. Pure.
 
-Shapes: bool boolean, int long, float double, str string, bytes bytes, datetime
-long/timestamp-millis, date int/date, an Enum its names, list[T] array, dict[str, T] map, a class
-a record (named the first time, by its name after that), `T | None` the union of null and T.
-`Annotated[int, AvroType("int")]` asks for another type of the same kind: `Int32`, `Float32`.
-A field's default goes along, so that messages without the field can be read; so does what a
-default factory makes, if that is a list, tuple, dict or record and always the same. Such a factory
-is called twice when a schema is made. Other values have a factory because they change: a clock, a
-counter.
+Mapping: bool boolean, int long, float double, str string, bytes bytes, datetime
+long/timestamp-millis, date int/date, an Enum its names, list[T] array, dict[str, T] map, a class a
+record (defined at its first use, then referred to by name), `T | None` the union of null and T.
+`Annotated[int, AvroType("int")]` selects another type of the same kind: `Int32`, `Float32`.
 
-A field of a pydantic model with an alias goes by that. In JSON, pydantic writes a field by its
-`serialization_alias`, so that is its name in JSON's definition; where the class does not read it by
-that name, `Shape.renamed` gives what it reads.
+The definition includes a field's default, so that messages without the field can be read. It also
+includes what a default factory makes, if that is a list, tuple, dict or record and always the same.
+Such a factory is called twice when a schema is created. Factories for other values exist because
+the values change: a clock, a counter.
+
+A field of a pydantic model with an alias is named by the alias. In JSON, pydantic writes a field by
+its `serialization_alias`, so that is its name in JSON's definition. Where the class does not read
+the field by that name, `Shape.renamed` converts it to a name that the class reads.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ Convert = Callable[[object], object]
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """Says in `Annotated[…]` which Avro type a field has."""
+    """Selects the Avro type of a field, in `Annotated[…]`."""
 
     name: str
 
@@ -78,27 +79,29 @@ def _float32(value: object) -> object:
 
 _FLOAT_MAX = float.fromhex("0x1.fffffep+127")
 _NUMBERS: dict[str, Convert] = {"int": _int32, "long": _int64, "float": _float32}
-"""What Avro has no room for: written all the same, it would be read as another number, or not at
-all. fastavro writes the whole part of what is to be a whole number."""
+"""Checks for numbers that are too large for an Avro type. Without them they would be read back as
+another number, or not at all. fastavro itself cuts a fraction off where a whole number is expected.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A type in Avro's words, and its values between Python's and Avro's. None: as they are."""
+    """An Avro type, with converters between Python's values and Avro's. None: values stay as they
+    are."""
 
     avro: object
     to_avro: Convert | None = None
     from_avro: Convert | None = None
     renamed: Convert | None = None
-    """JSON: what `json` makes of a payload, with the names that the class reads."""
+    """For JSON: converts parsed payloads to the names that the class reads."""
 
 
 def shape_of(kind: type, *, namespace: str = "", as_json: bool = False) -> Shape:
-    """The shape of a dataclass or pydantic model; `as_json`: with the names that JSON has.
+    """Return the shape of a dataclass or pydantic model; `as_json`: with the field names of JSON.
 
     Raises:
-        SchemaDefinitionError: it has fields that Avro cannot hold, or that cannot be read by one
-            name, or is no such class.
+        SchemaDefinitionError: Avro cannot hold a field, a field cannot be read by one name, or
+            `kind` is no such class.
     """
     if not is_record(kind):
         raise SchemaDefinitionError(f"{kind!r} is neither a dataclass nor a pydantic model")
@@ -115,7 +118,7 @@ def is_record(kind: object) -> bool:
 
 
 class _Shapes:
-    """One walk through a class and the classes in it."""
+    """One pass over a class and the classes within it."""
 
     def __init__(self, namespace: str, *, as_json: bool) -> None:
         self._namespace = namespace
@@ -165,7 +168,7 @@ class _Shapes:
     def _named_shape(self, kind: type, where: str) -> Shape:
         known = self._named.get(kind)
         if known is not None:
-            # A class within itself is converted when it is met: its converters are being made.
+            # A class within itself is converted at run time: its converters do not exist yet.
             return Shape(
                 self._full_name(kind),
                 lambda value: (found := self._named[kind].to_avro) and found(value),
@@ -229,23 +232,24 @@ class _Member:
     """A field of a class."""
 
     own: str
-    """The attribute."""
+    """Name of the attribute."""
     name: str
-    """In the definition, and in payloads."""
+    """Name in the definition, and in payloads."""
     reads: str
-    """By what the class takes it."""
+    """Name by which the class reads the field."""
     readable: list[str]
-    """All names by which it does."""
+    """All names by which the class reads the field."""
     annotation: object
     default: object
-    """`_NONE`: there is none."""
+    """Default value; `_NONE` if the field has none."""
 
 
 def _members_of(kind: typing.Any, where: str, *, as_json: bool) -> list[_Member]:
-    """
+    """Return the fields of a class.
+
     Raises:
-        SchemaDefinitionError: a type that is not known; JSON: a field that is not read by a name
-            of its own, or is not written by one.
+        SchemaDefinitionError: a type is unknown; for JSON: a field is not read by a name of its
+            own, or is not written by one.
     """
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
@@ -280,7 +284,7 @@ def _members_of(kind: typing.Any, where: str, *, as_json: bool) -> list[_Member]
 def _pydantic_fields(
     kind: typing.Any, hints: Mapping[str, object]
 ) -> list[tuple[str, FieldInfo, object]]:
-    """Attribute, what pydantic knows of it, and the default (`_NONE`: there is none)."""
+    """Return each attribute, its pydantic field, and its default (`_NONE` if it has none)."""
     if issubclass(kind, BaseModel):
         return [
             (own, field, _default_of(field.default, _factory_of(field)))
@@ -305,14 +309,16 @@ def _pydantic_fields(
 
 
 def _factory_of(field: FieldInfo) -> Callable[[], object] | None:
-    """What makes a default without knowing the other fields."""
+    """Return the factory of a default that does not depend on other fields; None if there is
+    none."""
     if field.default_factory is None or field.default_factory_takes_validated_data:
         return None
     return typing.cast("Callable[[], object]", field.default_factory)
 
 
 def _default_of(given: object, factory: Callable[[], object] | None) -> object:
-    """The default, given or made; `_NONE`: there is none, or none that is always the same."""
+    """Return the default, given or made; `_NONE` if there is none, or none that is always the
+    same."""
     if given is not PydanticUndefined and given is not dataclasses.MISSING:
         return given
     if factory is None:
@@ -327,7 +333,8 @@ def _default_of(given: object, factory: Callable[[], object] | None) -> object:
 
 
 def _readable(kind: typing.Any, own: str, field: FieldInfo) -> list[str]:
-    """The names by which a class takes a field, the preferred one first; a path is no name."""
+    """Return the names by which a class reads a field, the preferred one first. A path is no
+    name."""
     config = getattr(kind, "model_config", None) or getattr(kind, "__pydantic_config__", None) or {}
     alias = field.validation_alias
     if alias is None or config.get("validate_by_alias") is False:
@@ -346,7 +353,8 @@ def _field(name: str, shape: Shape, default: object) -> dict[str, object]:
     if default is not _NONE:
         plain = default if shape.to_avro is None or default is None else shape.to_avro(default)
         try:
-            # As JSON has it: a tuple is a list, and what JSON has no form for is no default.
+            # In JSON's form: a tuple becomes a list, and a value without a form in JSON is no
+            # default.
             field["default"] = json.loads(json.dumps(plain, allow_nan=False))
         except (TypeError, ValueError):
             field["type"] = shape.avro
@@ -384,7 +392,10 @@ def _from_record(kind: type, fields: list[tuple[_Member, Shape]]) -> Convert:
 
 
 def _renaming(fields: list[tuple[_Member, Shape]]) -> Convert:
-    """Names that are not those of the definition stay, as other writers may use what is read."""
+    """Return the converter from written names to those that the class reads.
+
+    Names that are not in the definition stay, because other writers may use the read names.
+    """
     known = {each.name: (each.reads, shape.renamed) for each, shape in fields}
     inside = {name: shape.renamed for each, shape in fields for name in each.readable}
 
@@ -403,7 +414,8 @@ def _renaming(fields: list[tuple[_Member, Shape]]) -> Convert:
 
 
 def _if_a(kind: type, convert: Convert | None) -> Convert | None:
-    """Values that do not fit stay as they are: who reads them says so."""
+    """Apply a converter to values of one type only. Others stay as they are, and the reader refuses
+    them."""
     if convert is None:
         return None
     return lambda value: convert(value) if isinstance(value, kind) else value

@@ -1,4 +1,4 @@
-"""The body of a batch: its messages behind each other, each with a size and its own metadata.
+"""The body of a batch: its messages one after the other, each with a size and metadata of its own.
 
 Layout: docs/formats/pulsar-frame.md. Pure.
 """
@@ -18,7 +18,7 @@ def decode_batch(body: bytes, count: int) -> list[tuple[SingleMessageMetadata, b
     """Split the body of a batch of `count` messages.
 
     Raises:
-        MalformedPayloadError: truncated, bytes left over, or metadata that cannot be read.
+        MalformedPayloadError: the body is truncated, too long, or has unreadable metadata.
     """
     items: list[tuple[SingleMessageMetadata, bytes]] = []
     at, end = 0, len(body)

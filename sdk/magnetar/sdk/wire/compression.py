@@ -1,8 +1,8 @@
 """Payload compression: the four codecs of the protocol.
 
 LZ4 is a raw block without frame header, ZLIB a zlib stream, ZSTD a zstd frame, SNAPPY a raw block.
-What is decompressed never grows beyond the size that the message states, and that size never beyond
-the caller's bound: a small message must not fill the memory.
+Decompressed data never grow beyond the size that the message states, and that size never beyond the
+caller's bound: a small message must not fill the memory.
 
 The package of a codec is loaded when the codec is first used: a client need not have all of them.
 """
@@ -41,7 +41,7 @@ _WIRE = {
 
 
 class _Codec(NamedTuple):
-    """Where a codec comes from."""
+    """Source of a codec."""
 
     module: str
     error: str
@@ -59,10 +59,10 @@ _CODECS: dict[int, _Codec] = {
 
 @cache
 def _module(codec: int) -> Any:
-    """The module of a codec. Any: most of them have no types.
+    """Return the module of a codec. Any: most of them have no types.
 
     Raises:
-        MissingPackageError: it is not installed.
+        MissingPackageError: the package is not installed.
     """
     wanted = _CODECS[codec]
     try:
@@ -78,7 +78,7 @@ def check_installed(codec: Compression) -> None:
     """Load the package of a codec.
 
     Raises:
-        MissingPackageError: it is not installed; the message says how to install it.
+        MissingPackageError: the package is not installed; the message says how to install it.
     """
     if codec is not Compression.NONE:
         _module(codec.wire)
@@ -105,8 +105,8 @@ def decompress(codec: int, data: bytes, *, size: int, bytes_max: int) -> bytes:
     """Decompress a payload of `size` bytes (`MessageMetadata.uncompressed_size`).
 
     Raises:
-        MalformedPayloadError: an unknown codec, damaged data, another size than stated, or a codec
-            whose package is not installed: to this client the payload is unreadable.
+        MalformedPayloadError: the codec is unknown, the data are damaged, the size differs from the
+            stated one, or the codec's package is not installed, so the payload is unreadable here.
     """
     if codec == CompressionType.NONE:
         return data
@@ -118,7 +118,7 @@ def decompress(codec: int, data: bytes, *, size: int, bytes_max: int) -> bytes:
         module = _module(codec)
     except MissingPackageError as error:
         raise MalformedPayloadError(str(error)) from error
-    # The last two are what C code raises for sizes and arguments that make no sense.
+    # The last two are raised by C code for impossible sizes and arguments.
     failures = (getattr(module, _CODECS[codec].error), ValueError, OverflowError)
     try:
         result = _decompress(module, codec, data, size)
@@ -133,7 +133,7 @@ def _decompress(module: Any, codec: int, data: bytes, size: int) -> bytes:
     if codec == CompressionType.LZ4:
         return bytes(module.decompress(data, uncompressed_size=size)) if size else b""
     if codec == CompressionType.ZLIB:
-        # One byte more than stated is enough to notice that there is more.
+        # One byte more than stated is enough to notice excess data.
         return zlib.decompressobj().decompress(data, size + 1)
     if codec == CompressionType.ZSTD:
         with module.ZstdDecompressor().stream_reader(data) as reader:
@@ -144,7 +144,7 @@ def _decompress(module: Any, codec: int, data: bytes, size: int) -> bytes:
 
 
 def _snappy_size(data: bytes) -> int:
-    """The size a raw snappy block states: a varint of up to five bytes at its start."""
+    """Return the size stated by a raw snappy block: a varint of up to five bytes at its start."""
     size = 0
     for at, byte in enumerate(data[:5]):
         size |= (byte & 127) << (7 * at)

@@ -5,7 +5,7 @@ SdkError                               root; `retryable`: may the same call succ
 │   ├── FrameError                     the connection that sent it must be closed
 │   │   ├── FrameTooLargeError         a frame above the agreed limit
 │   │   ├── MalformedFrameError        sizes that contradict each other, or no valid command
-│   │   └── UnknownCommandError        a well-formed command of a type that we do not speak
+│   │   └── UnknownCommandError        a well-formed command of a type that is not known here
 │   ├── MalformedPayloadError          a SEND or MESSAGE payload (headers, metadata, batch)
 │   │   └── PayloadChecksumError       its checksum does not match
 │   └── TopicNameError                 a topic name of no known shape
@@ -32,19 +32,19 @@ class WireError(SdkError):
 
 
 class FrameError(WireError):
-    """The byte stream makes no sense any more: the connection must be closed."""
+    """The byte stream is no longer valid: the connection must be closed."""
 
 
 class FrameTooLargeError(FrameError):
-    """A frame above the limit that both sides agreed on."""
+    """A frame is above the limit that both sides agreed on."""
 
 
 class MalformedFrameError(FrameError):
-    """Sizes that contradict each other, or bytes that are no command."""
+    """Sizes contradict each other, or bytes are not a command."""
 
 
 class UnknownCommandError(FrameError):
-    """A well-formed command of a type that this version does not speak."""
+    """A well-formed command has a type that this version does not know."""
 
 
 class MalformedPayloadError(WireError):
@@ -56,7 +56,7 @@ class PayloadChecksumError(MalformedPayloadError):
 
 
 class TopicNameError(WireError):
-    """A topic name of no known shape; the wire code for it is InvalidTopicName."""
+    """A topic name has no known form; the wire code for it is InvalidTopicName."""
 
     code: ClassVar[ServerError] = ServerError.InvalidTopicName
 
@@ -66,10 +66,10 @@ class MissingPackageError(SdkError):
 
 
 class ServiceError(SdkError):
-    """The broker refused. The message is the broker's own text.
+    """The broker refused a request. The message is the broker's own text.
 
-    `code` is the class's number on the wire; `server_code` is what really arrived, which differs
-    only when the broker is newer and speaks of a code that is unknown here.
+    `code` is the class's number on the wire. `server_code` is the received number, which differs
+    only if a newer broker sends a code that is unknown here.
     """
 
     code: ClassVar[ServerError] = ServerError.UnknownError
@@ -81,17 +81,17 @@ class ServiceError(SdkError):
 
 
 class UnknownServiceError(ServiceError):
-    """Anything that has no code of its own."""
+    """An error without a code of its own, or with an unknown code."""
 
 
 class BrokerMetadataError(ServiceError):
-    """The broker's metadata store failed, or the message's metadata was refused."""
+    """The broker's metadata store failed, or the broker refused the message's metadata."""
 
     code = ServerError.MetadataError
 
 
 class BrokerPersistenceError(ServiceError):
-    """The ledger store could not store or read."""
+    """The ledger store failed to store or read."""
 
     code = ServerError.PersistenceError
 
@@ -104,7 +104,7 @@ class AuthenticationError(ServiceError):
 
 
 class AuthorizationError(ServiceError):
-    """The role may not do this."""
+    """The role is not permitted to do this."""
 
     code = ServerError.AuthorizationError
     retryable = False
@@ -124,14 +124,14 @@ class ServiceNotReadyError(ServiceError):
 
 
 class ProducerQuotaHoldError(ServiceError):
-    """The backlog quota is used up; the policy asks the producer to hold."""
+    """The backlog quota is exceeded; the policy asks the producer to hold."""
 
     code = ServerError.ProducerBlockedQuotaExceededError
     retryable = False
 
 
 class ProducerQuotaExceededError(ServiceError):
-    """The backlog quota is used up; the policy asks the producer to fail."""
+    """The backlog quota is exceeded; the policy asks the producer to fail."""
 
     code = ServerError.ProducerBlockedQuotaExceededException
     retryable = False
@@ -145,7 +145,7 @@ class MessageChecksumError(ServiceError):
 
 
 class UnsupportedVersionError(ServiceError):
-    """The broker does not offer this to this protocol version, or not at all."""
+    """The broker does not offer the feature, or not to this protocol version."""
 
     code = ServerError.UnsupportedVersionError
     retryable = False
@@ -173,7 +173,7 @@ class ConsumerNotFoundError(ServiceError):
 
 
 class TooManyRequestsError(ServiceError):
-    """The broker has too many lookups under way."""
+    """The broker has too many lookups in progress."""
 
     code = ServerError.TooManyRequests
 
@@ -186,7 +186,7 @@ class TopicTerminatedError(ServiceError):
 
 
 class ProducerBusyError(ServiceError):
-    """A producer of this name is connected, or there are too many."""
+    """A producer of this name is connected, or the topic has too many producers."""
 
     code = ServerError.ProducerBusy
     retryable = False
@@ -200,7 +200,7 @@ class InvalidTopicNameError(ServiceError):
 
 
 class IncompatibleSchemaError(ServiceError):
-    """The schema does not fit the topic's."""
+    """The schema does not fit the topic's schemas."""
 
     code = ServerError.IncompatibleSchema
     retryable = False
@@ -221,28 +221,28 @@ class TransactionCoordinatorNotFoundError(ServiceError):
 
 
 class InvalidTransactionStatusError(ServiceError):
-    """The transaction is in a state that does not allow this."""
+    """The transaction's state does not allow the request."""
 
     code = ServerError.InvalidTxnStatus
     retryable = False
 
 
 class NotAllowedError(ServiceError):
-    """A policy or a limit forbids it."""
+    """A policy or a limit forbids the request."""
 
     code = ServerError.NotAllowedError
     retryable = False
 
 
 class TransactionConflictError(ServiceError):
-    """Another transaction has acknowledged the message."""
+    """The message is acknowledged already, perhaps by another transaction."""
 
     code = ServerError.TransactionConflict
     retryable = False
 
 
 class TransactionNotFoundError(ServiceError):
-    """The transaction is unknown or over."""
+    """The transaction is unknown or has ended."""
 
     code = ServerError.TransactionNotFound
     retryable = False
@@ -290,5 +290,5 @@ SERVICE_ERRORS: dict[int, type[ServiceError]] = {
 
 
 def service_error(code: int, message: str) -> ServiceError:
-    """The error for a code from the wire; unknown codes become `UnknownServiceError`."""
+    """Return the error for a code from the wire; an unknown code gives an `UnknownServiceError`."""
     return SERVICE_ERRORS.get(code, UnknownServiceError)(message, server_code=code)

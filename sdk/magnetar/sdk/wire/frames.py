@@ -1,13 +1,13 @@
-"""Frames of the Pulsar binary protocol, and the payloads in them: bytes in, commands out, and back.
+"""Frames of the Pulsar binary protocol and their payloads: bytes in, commands out, and back.
 
 Layout: docs/formats/pulsar-frame.md. A frame is a size (u32), the size of the command (u32), the
 `BaseCommand`, and for SEND and MESSAGE a payload: everything from the 0x0e01 magic on. The payload
-is handed out as one bytes object and never re-encoded: it is what a broker stores. `FrameDecoder`
-does not look into it, and knows nothing of sockets.
+is returned as one bytes object and never re-encoded, because a broker stores it as it is.
+`FrameDecoder` does not read the payload, and does no I/O.
 
 A payload is, in order: optionally 0x0e02, size (u32), BrokerEntryMetadata; optionally 0x0e01,
-CRC32C (u32) of all that follows; metadata size (u32); MessageMetadata; body. The body of a batch is
-read by `magnetar.sdk.batch`.
+CRC32C (u32) of all that follows; metadata size (u32); MessageMetadata; body. `magnetar.sdk.batch`
+reads the body of a batch.
 """
 
 import struct
@@ -43,17 +43,17 @@ _parse_metadata = MessageMetadata.FromString
 _parse = BaseCommand.FromString
 _HOT_MESSAGE = b"\x08\x09\x4a"
 _HOT = (b"\x08\x06\x32", b"\x08\x07\x3a", _HOT_MESSAGE)
-"""SEND, SEND_RECEIPT, MESSAGE: the type and the tag of the command's field."""
+"""First bytes of SEND, SEND_RECEIPT and MESSAGE: the type, and the tag of the command's field."""
 
 COMMAND_FIELDS: dict[int, str] = {
     field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.number > 1
 }
-"""Type of a command -> name of the `BaseCommand` field that holds it (the numbers are the same)."""
+"""Name of the `BaseCommand` field for each command type. Types and field numbers are equal."""
 
 
 KNOWN_MAX = 4096
-"""Prefixes that a decoder remembers: each producer and consumer of a connection has its own, and
-others as its sequence ids grow longer. With more it begins anew."""
+"""Prefixes that a decoder remembers; at this bound it forgets all. Each producer and consumer of a
+connection has its own prefix, and gets new ones as its sequence ids grow longer."""
 
 
 def _skip_varint(raw: bytes, at: int) -> int:
@@ -63,12 +63,12 @@ def _skip_varint(raw: bytes, at: int) -> int:
 
 
 def _complete_prefix(raw: bytes) -> bytes | None:
-    """The start of a hot command that proves its required fields; None if it is another command.
+    """Return the start of a hot command that proves its required fields; None for other commands.
 
     SEND and SEND_RECEIPT: type, length, producer_id, tag of sequence_id. MESSAGE: type, length,
-    consumer_id, length of message_id, ledgerId, tag of entryId. Whatever starts with the same bytes
-    and can be parsed has the same fields, as the lengths are among these bytes. (The ids inside a
-    receipt's message_id are not looked at: if they were missing, they would read as 0.)
+    consumer_id, length of message_id, ledgerId, tag of entryId. Any parseable command that starts
+    with the same bytes has the same fields, as the lengths are among these bytes. (The ids inside a
+    receipt's message_id are not checked: missing ones would read as 0.)
     """
     kind = raw[:3]
     if kind not in _HOT:
@@ -91,7 +91,7 @@ def _complete_prefix(raw: bytes) -> bytes | None:
 
 
 def parse_command(raw: bytes) -> BaseCommand:
-    """A command that `FrameDecoder.split` found.
+    """Parse a command that `FrameDecoder.split` returned.
 
     Raises:
         MalformedFrameError, UnknownCommandError: the connection must be closed.
@@ -119,24 +119,30 @@ def _check_complete(command: BaseCommand) -> None:
 
 
 class FrameDecoder:
-    """Bytes in, commands out. One per connection; after an error it must not be fed again."""
+    """Decodes a byte stream into commands. One per connection; do not feed it again after an
+    error."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        """`frame_bytes_max` bounds the size field: all of a frame but its first four bytes."""
+        """Start with no bytes.
+
+        `frame_bytes_max` bounds the size field, which counts all of a frame but its first four
+        bytes.
+        """
         self.frame_bytes_max = frame_bytes_max
         self._pending = bytearray()
         self._wanted = 0
-        # Starts of commands that were found complete: the check takes longer than the parsing.
+        # Starts of commands that were found complete: the check takes longer than parsing.
         self._known: set[bytes] = set()
         self._widths: tuple[int, ...] = ()
-        """The sizes of these prefixes: very few."""
+        """Sizes of the known prefixes; there are very few."""
 
     def feed(self, data: bytes) -> list[tuple[BaseCommand, bytes]]:
-        """Commands completed by `data`, in order, each with its payload (empty for most).
+        """Return the commands completed by `data`, in order, each with its payload (empty for
+        most).
 
         Raises:
             FrameTooLargeError, MalformedFrameError, UnknownCommandError: the connection must be
-                closed. Commands of the same read before the bad one are lost with it.
+                closed. Commands before the bad one in the same read are lost with it.
         """
         return [(self._known_command(raw), payload) for raw, payload in self.split(data)]
 
@@ -144,11 +150,11 @@ class FrameDecoder:
         """Split bytes into whole frames: each command unparsed, with its payload. For callers that
         parse most commands by hand.
 
-        A large frame arrives in many reads; they are put behind each other and looked at again
-        when it is whole, so that the cost stays linear in its size.
+        A large frame arrives in many reads. They are joined, and examined again only when the frame
+        is whole, so the cost stays linear in its size.
 
         Raises:
-            FrameTooLargeError, MalformedFrameError: as `feed`.
+            FrameTooLargeError, MalformedFrameError: the connection must be closed.
         """
         pending = self._pending
         if pending:
@@ -207,25 +213,26 @@ class FrameDecoder:
 
 
 def encode_command(command: BaseCommand) -> bytes:
-    """A frame without payload."""
+    """Return a frame without payload."""
     raw = command.SerializeToString()
     return _SIZES.pack(4 + len(raw), len(raw)) + raw
 
 
 def encode_payload_command(command: BaseCommand, payload: bytes) -> bytes:
-    """A frame with its payload: the bytes from the 0x0e01 magic on, as `feed` returned them."""
+    """Return a frame with its payload: the bytes from the 0x0e01 magic on, as `feed` returned
+    them."""
     raw = command.SerializeToString()
     return b"".join((_SIZES.pack(4 + len(raw) + len(payload), len(raw)), raw, payload))
 
 
 def checksum(data: bytes) -> int:
-    """CRC32C (Castagnoli) of the data."""
+    """Return the CRC32C (Castagnoli) of the data."""
     value: int = _crc32c(data)
     return value
 
 
 def check_checksum(payload: bytes) -> bool:
-    """Whether the payload matches its checksum; true if it carries none."""
+    """Whether the payload matches its checksum; true if it has none."""
     at = 0
     if payload[:2] == ENTRY_METADATA_MAGIC:
         at = _after_entry_metadata(payload)
@@ -238,10 +245,10 @@ def check_checksum(payload: bytes) -> bool:
 
 
 def split_payload(payload: bytes) -> tuple[MessageMetadata, int]:
-    """The metadata and the offset of the body. The checksum is not verified here.
+    """Return the metadata and the offset of the body. The checksum is not verified here.
 
     Raises:
-        MalformedPayloadError: truncated, or no valid metadata.
+        MalformedPayloadError: the payload is truncated, or has no valid metadata.
     """
     at, body = _metadata_span(payload)
     try:
@@ -252,11 +259,11 @@ def split_payload(payload: bytes) -> tuple[MessageMetadata, int]:
 
 
 def open_payload(payload: bytes) -> tuple[MessageMetadata, int]:
-    """`split_payload`, with the checksum verified first.
+    """Verify the checksum; return the metadata and the offset of the body.
 
     Raises:
         PayloadChecksumError: the checksum does not match.
-        MalformedPayloadError: truncated, or no valid metadata.
+        MalformedPayloadError: the payload is truncated, or has no valid metadata.
     """
     if payload[:2] == CHECKSUM_MAGIC and len(payload) >= 10:
         expected, size = _two_u32_at(payload, 2)
@@ -274,7 +281,7 @@ def open_payload(payload: bytes) -> tuple[MessageMetadata, int]:
 
 
 def broker_entry_metadata(payload: bytes) -> BrokerEntryMetadata | None:
-    """What the broker put before the message, if it did.
+    """Return the metadata that the broker put before the message; None if there is none.
 
     Raises:
         MalformedPayloadError: the prefix is truncated or not decodable.
@@ -289,27 +296,27 @@ def broker_entry_metadata(payload: bytes) -> BrokerEntryMetadata | None:
 
 
 def encode_payload(metadata: bytes, body: bytes) -> bytes:
-    """Magic, checksum, metadata size, serialized `MessageMetadata`, body."""
+    """Return magic, checksum, metadata size, serialized `MessageMetadata`, and body."""
     checked = b"".join((_U32.pack(len(metadata)), metadata, body))
     return b"".join((CHECKSUM_MAGIC, _U32.pack(_crc32c(checked)), checked))
 
 
 def extend_metadata(payload: bytes, added: MessageMetadata) -> bytes:
-    """The payload with more fields in its metadata, under a checksum of its own.
+    """Return the payload with more fields in its metadata, under a new checksum.
 
-    The caller has verified the former checksum; broker entry metadata are dropped. Nothing is
-    encoded anew: fields may stand behind all others, where they count (protobuf), so that what the
-    sender wrote stays, fields that are unknown here included.
+    The caller has verified the old checksum. Broker entry metadata are dropped. Nothing is encoded
+    anew: added fields may stand last, where they take precedence (protobuf). So the sender's fields
+    stay, including those unknown here.
 
     Raises:
-        MalformedPayloadError: truncated.
+        MalformedPayloadError: the payload is truncated.
     """
     at, body = _metadata_span(payload)
     return encode_payload(payload[at:body] + added.SerializePartialToString(), payload[body:])
 
 
 def messages_in(payload: bytes) -> int:
-    """How many messages an entry holds: what it costs in consumer credit (1 if it is no batch).
+    """Return the number of messages in an entry, which is its cost in permits; 1 without a batch.
 
     Raises:
         MalformedPayloadError: see `split_payload`.
@@ -319,7 +326,7 @@ def messages_in(payload: bytes) -> int:
 
 
 def _metadata_span(payload: bytes) -> tuple[int, int]:
-    """Offsets of the serialized metadata, and of the body behind them."""
+    """Return the offsets of the serialized metadata, and of the body after them."""
     at = 0
     if payload[:2] == ENTRY_METADATA_MAGIC:
         at = _after_entry_metadata(payload)
@@ -338,7 +345,7 @@ def _metadata_span(payload: bytes) -> tuple[int, int]:
 
 
 def _after_entry_metadata(payload: bytes) -> int:
-    """Offset behind the broker entry metadata."""
+    """Return the offset after the broker entry metadata."""
     if len(payload) < 6:
         raise MalformedPayloadError("a payload that ends in its broker entry metadata")
     size: int = _U32.unpack_from(payload, 2)[0]

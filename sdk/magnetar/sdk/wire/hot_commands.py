@@ -1,14 +1,13 @@
-"""The commands that travel once per message, encoded and parsed by hand.
+"""Hand-written codec of the commands that are sent once per message.
 
 Encoded are SEND_RECEIPT and MESSAGE on the broker's side, SEND, ACK and FLOW on the client's. The
-bytes are exactly what protobuf would write (tests compare); the constant parts are cached, so that
-a frame costs a few concatenations and no message object. All integers may be given signed: -1
-travels as 2^64-1.
+bytes are exactly those of protobuf (tests compare). Constant parts are cached, so a frame costs a
+few concatenations and no message object. All integers may be given signed: -1 is sent as 2^64-1.
 
 Parsed are SEND, and an ACK of one whole entry. A broker gets one of each per message, and making
-protobuf objects of them takes longer than what is done with them. Only the usual shape is
-understood: the fields that clients send, each once and in the order of their numbers. For anything
-else the answer is None, and protobuf decides (tests hold both together on arbitrary bytes).
+protobuf objects of them takes longer than the rest of the work. Only the usual form is recognized:
+the fields that clients send, each once and in the order of their numbers. For anything else the
+result is None, and protobuf decides (tests compare both on arbitrary bytes).
 
 Most of these bytes are base-128 varints. They are encoded 14 bits at a time from two tables: a
 sequence id costs two look-ups and no loop.
@@ -34,29 +33,31 @@ PING_FRAME = bytes.fromhex("00000009 00000005 0812920100")
 PONG_FRAME = bytes.fromhex("00000009 00000005 08139a0100")
 
 SEND_START = b"\x08\x06\x32"
-"""How a SEND begins: its type, and the tag of the command's field."""
+"""First bytes of a SEND: its type, and the tag of the command's field."""
 
 ACK_START = b"\x08\x0a\x52"
-"""How an ACK begins: its type, and the tag of the command's field."""
+"""First bytes of an ACK: its type, and the tag of the command's field."""
 
 _PARTS_MAX = 2048
-"""Beginnings of frames that are remembered: one per producer or consumer and ledger, and width of
-its numbers. Each takes 0.4 KB, and stays until so many newer ones have come."""
+"""Cached beginnings of frames: one per producer or consumer, ledger, and width of its numbers. Each
+takes 0.4 KB, and is dropped as the least recently used."""
 _VARINT_BITS_MAX = 63
-"""Nine bytes. A varint of ten is a negative number, or an error: protobuf knows."""
+"""Bits of a varint of nine bytes. One of ten bytes is a negative number or an error, which is left
+to protobuf."""
 
 _LOW_14 = (1 << 14) - 1
 
 LAST_14 = [bytes((n,)) for n in range(128)]
 LAST_14 += [bytes((n & 127 | 128, n >> 7)) for n in range(128, 1 << 14)]
-"""The varints of one and two bytes."""
+"""Varints of one and two bytes, by value."""
 
 MORE_14 = [bytes((n & 127 | 128, n >> 7 | 128)) for n in range(1 << 14)]
-"""The low 14 bits of a longer varint."""
+"""Two bytes of a longer varint for its low 14 bits, by their value."""
 
 
 def encode_varint(value: int) -> bytes:
-    """One to ten bytes. Negative values are taken modulo 2^64, as protobuf does."""
+    """Encode a varint of one to ten bytes. Negative values are taken modulo 2^64, as by
+    protobuf."""
     if 0 <= value < 16_384:
         return LAST_14[value]
     if 0 <= value < 268_435_456:
@@ -73,10 +74,11 @@ def encode_send_receipts(
     entry_ids: Sequence[int],
     highest_sequence_ids: Sequence[int] | None = None,
 ) -> bytes:
-    """SEND_RECEIPT frames for messages of one producer in one ledger, in order, in one buffer.
+    """Encode SEND_RECEIPT frames for messages of one producer in one ledger, in order, in one
+    buffer.
 
-    `entry_ids` is as long as `sequence_ids` (a range will do). `highest_sequence_ids`, if given, is
-    too; 0 stands for "the SEND had none", and such a receipt does not carry the field either.
+    `entry_ids` is as long as `sequence_ids` (a range will do), and so is `highest_sequence_ids`, if
+    given. A highest id of 0 means that the SEND had none, and the receipt omits the field.
     Duplicates get ledger and entry id -1.
     """
     varint = encode_varint
@@ -120,7 +122,7 @@ def encode_send_receipts(
 def _receipt_parts(
     producer_id: int, ledger_id: int, sequence_width: int, entry_width: int, highest_width: int
 ) -> tuple[bytes, bytes]:
-    """The bytes before the sequence id, and those between it and the entry id."""
+    """Return the bytes before the sequence id, and those between it and the entry id."""
     producer = b"\x08" + encode_varint(producer_id) + b"\x10"
     ledger = b"\x08" + encode_varint(ledger_id) + b"\x10"
     middle = b"\x1a" + encode_varint(len(ledger) + entry_width) + ledger
@@ -141,10 +143,10 @@ def encode_message_prefix(
     partition: int = -1,
     consumer_epoch: int = -1,
 ) -> bytes:
-    """A MESSAGE frame up to its payload: write it, then the stored entry as it is.
+    """Encode a MESSAGE frame up to its payload; the caller writes the stored entry right after it.
 
-    `payload_bytes` is the size of the entry that follows. `ack_set` holds the remaining indexes of
-    a partly acknowledged batch; `partition` is sent if it is not negative, as is `consumer_epoch`.
+    `payload_bytes` is the size of that entry. `ack_set` holds the remaining indexes of a partly
+    acknowledged batch. `partition` and `consumer_epoch` are sent if they are not negative.
     """
     if redelivery_count or ack_set:
         return _encode_rare_message_prefix(
@@ -174,10 +176,10 @@ def append_messages(
     partition: int = -1,
     consumer_epoch: int = -1,
 ) -> None:
-    """Append MESSAGE frames of entries of one ledger that go out for the first time, as a whole.
+    """Append MESSAGE frames with their payloads, for entries of one ledger that are sent for the
+    first time, as a whole.
 
-    As `encode_message_prefix`, each with its payload behind it; `payloads` is as long as
-    `entry_ids`.
+    `payloads` is as long as `entry_ids`. For the other arguments see `encode_message_prefix`.
     """
     varint = encode_varint
     width = size = -1
@@ -197,7 +199,7 @@ def append_messages(
 def _message_parts(
     consumer_id: int, ledger_id: int, entry_width: int, partition: int, consumer_epoch: int
 ) -> tuple[int, bytes, bytes]:
-    """Size of the command, its bytes before the entry id, and those after it."""
+    """Return the size of the command, its bytes before the entry id, and those after it."""
     ledger = b"\x08" + encode_varint(ledger_id) + b"\x10"
     index = b"\x18" + encode_varint(partition) if partition >= 0 else b""
     epoch = b"\x28" + encode_varint(consumer_epoch) if consumer_epoch >= 0 else b""
@@ -233,10 +235,11 @@ def _encode_rare_message_prefix(
 
 
 class SendEncoder:
-    """SEND frames of one producer, with the constant parts made once."""
+    """Encodes SEND frames of one producer; the constant parts are made once."""
 
     def __init__(self, producer_id: int, producer_name: str, *, fields: bytes = b"") -> None:
-        """`fields`: serialized fields of `MessageMetadata` that all messages have."""
+        """Take the constant parts. `fields`: serialized fields of `MessageMetadata` for all
+        messages."""
         name = producer_name.encode()
         self._fields = fields
         self._producer = b"\x08" + encode_varint(producer_id) + b"\x10"
@@ -252,7 +255,8 @@ class SendEncoder:
         is_chunk: bool = False,
         of_command: bytes = b"",
     ) -> bytes:
-        """The frame of a single message up to its body, which must be written right after it.
+        """Encode the frame of a single message up to its body, which must be written right after
+        it.
 
         `publish_time` comes from `publish_time_field`; `extra` holds the serialized other fields of
         the `MessageMetadata`.
@@ -286,9 +290,10 @@ class SendEncoder:
         extra: bytes = b"",
         of_command: bytes = b"",
     ) -> bytes:
-        """The frame of a batch of `count` messages, numbered from `sequence_id` on.
+        """Encode the frame of a batch up to its body; its `count` messages are numbered from
+        `sequence_id` on.
 
-        The highest sequence id travels too: deduplication needs it. `extra` and `of_command` hold
+        The highest sequence id is sent, too: deduplication needs it. `extra` and `of_command` hold
         further serialized fields of `MessageMetadata` and of `CommandSend`.
         """
         sequence = encode_varint(sequence_id)
@@ -323,12 +328,12 @@ class SendEncoder:
 
 
 def publish_time_field(time_ms: int) -> bytes:
-    """Field 3 of `MessageMetadata`, made once for all messages of a moment."""
+    """Encode field 3 of `MessageMetadata`, once for all messages of a moment."""
     return b"\x18" + encode_varint(time_ms)
 
 
 def encode_acks(consumer_id: int, entries: Sequence[tuple[int, int]]) -> bytes:
-    """One individual ACK of whole entries, given as (ledger id, entry id)."""
+    """Encode one individual ACK of whole entries, given as (ledger id, entry id)."""
     head = b"\x08" + encode_varint(consumer_id) + b"\x10\x00"
     parts = [head]
     append = parts.append
@@ -345,21 +350,21 @@ def encode_acks(consumer_id: int, entries: Sequence[tuple[int, int]]) -> bytes:
 
 
 def encode_flow(consumer_id: int, permits: int) -> bytes:
-    """A FLOW frame."""
+    """Encode a FLOW frame."""
     flow = b"\x08" + encode_varint(consumer_id) + b"\x10" + encode_varint(permits)
     command = b"\x08\x0b\x5a" + encode_varint(len(flow)) + flow
     return _pack_sizes(4 + len(command), len(command)) + command
 
 
 class Send(NamedTuple):
-    """What a broker wants to know of a SEND."""
+    """The fields of a SEND that a broker uses."""
 
     producer_id: int
     sequence_id: int
     highest_sequence_id: int
-    """0: not set."""
+    """Highest sequence id of a batch; 0 if not set."""
     txn: tuple[int, int] | None = None
-    """Most and least significant bits of the id of its transaction, if it is in one."""
+    """Most and least significant bits of the transaction's id; None if there is no transaction."""
 
 
 class SingleAck(NamedTuple):
@@ -370,13 +375,13 @@ class SingleAck(NamedTuple):
     entry_id: int
 
 
-# What calling the types comes to, less 0.15 to 0.2 us: their `__new__` is a Python function.
+# Equal to calling the types, less 0.15 to 0.2 us: their `__new__` is a Python function.
 _new_send: Callable[[tuple[int, int, int, None]], Send] = partial(tuple.__new__, Send)
 _new_single_ack: Callable[[tuple[int, int, int]], SingleAck] = partial(tuple.__new__, SingleAck)
 
 
 def parse_send(raw: bytes) -> Send | None:
-    """A SEND of the usual shape; None: something else, or nothing at all."""
+    """Parse a SEND of the usual form; return None for anything else."""
     try:
         # 08 06 32 SIZE, 08 producer_id, 10 sequence_id, 18 num_messages?, 30 highest_sequence_id?
         size = len(raw)
@@ -399,7 +404,7 @@ def parse_send(raw: bytes) -> Send | None:
 
 
 def send_of(command: CommandSend) -> Send:
-    """Make a `Send` of a SEND that protobuf has parsed."""
+    """Return the `Send` of a SEND that protobuf has parsed."""
     is_in_one = command.HasField("txnid_most_bits") and command.HasField("txnid_least_bits")
     return Send(
         command.producer_id,
@@ -410,7 +415,7 @@ def send_of(command: CommandSend) -> Send:
 
 
 def parse_single_ack(raw: bytes) -> SingleAck | None:
-    """An ACK of the usual shape; None: something else, or nothing at all."""
+    """Parse an individual ACK of one entry in the usual form; return None for anything else."""
     try:
         # 08 0a 52 SIZE, 08 consumer_id, 10 00 (individual), 1a SIZE, 08 ledger_id, 10 entry_id
         size = len(raw)
@@ -431,11 +436,11 @@ def parse_single_ack(raw: bytes) -> SingleAck | None:
 
 
 class _NotUsualError(Exception):
-    """A varint that is too long."""
+    """A varint is too long for the usual form."""
 
 
 def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at`, and where it ends."""
+    """Return the varint at `at`, and the offset after it."""
     byte = raw[at]
     if byte < 0x80:
         return byte, at + 1

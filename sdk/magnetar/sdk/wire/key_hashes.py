@@ -1,4 +1,4 @@
-"""The hashes of keys on which clients and brokers agree. From 0 to 2^31 - 1; pure.
+"""Hashes of keys on which clients and brokers agree, from 0 to 2^31 - 1. Pure.
 
 Source: protocol sheet, section 14.
 """
@@ -9,7 +9,7 @@ _MASK_31 = 0x7FFF_FFFF
 
 
 def java_string_hash(key: str) -> int:
-    """`String.hashCode` of Java, without its sign: over UTF-16 units, h = 31 h + unit."""
+    """Return Java's `String.hashCode` without its sign: over UTF-16 units, h = 31 h + unit."""
     value = 0
     units = key.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -18,5 +18,5 @@ def java_string_hash(key: str) -> int:
 
 
 def murmur3_hash(data: bytes) -> int:
-    """MurmurHash3 (x86, 32 bits, seed 0) without its highest bit."""
+    """Return MurmurHash3 (x86, 32 bits, seed 0) without its highest bit."""
     return mmh3_32_uintdigest(data) & _MASK_31

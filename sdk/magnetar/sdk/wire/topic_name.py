@@ -22,12 +22,12 @@ NON_PERSISTENT = "non-persistent"
 SEGMENT = "segment"
 
 NAME_CHARACTERS_MAX = 1024
-"""Bound on the whole name; longer ones would not fit the metadata store's paths."""
+"""Longest topic name, in characters; longer ones would not fit the metadata store's paths."""
 
 _NAMES_MAX = 1024
-"""Parsed names that are remembered, 0.5 KB each: those of topics that are gone stay, too."""
+"""Parsed names that are cached, 0.5 KB each. Names of deleted topics stay in the cache, too."""
 _DOTS = (".", "..")
-"""What paths take for something else than a name."""
+"""Names that have a special meaning in paths."""
 _PART = re.compile(r"(?!\.\.?\Z)[-=:.\w]+", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,17})", re.ASCII)
@@ -47,9 +47,10 @@ class TopicName:
         """Parse a full or short name.
 
         Raises:
-            TopicNameError: of another shape, with bad characters, blank or too long.
+            TopicNameError: the name has another form, or is blank, too long, or with bad
+                characters.
         """
-        # Field values that are no UTF-8 come out of protobuf as bytes: refuse them here, once.
+        # protobuf returns fields that are not UTF-8 as bytes: refuse them here, once.
         if not isinstance(name, str):
             raise TopicNameError("the topic name is not valid UTF-8")
         if len(name) > NAME_CHARACTERS_MAX:
@@ -86,31 +87,32 @@ class TopicName:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether its messages are stored; those of a segment are."""
+        """Whether the topic's messages are stored; those of a segment are."""
         return self.domain != NON_PERSISTENT
 
     @property
     def is_segment(self) -> bool:
-        """Whether it is a segment of a scalable topic."""
+        """Whether the topic is a segment of a scalable topic."""
         return self.domain == SEGMENT
 
     @property
     def namespace_name(self) -> str:
-        """`tenant/namespace`, as GET_TOPICS_OF_NAMESPACE uses it."""
+        """Namespace as `tenant/namespace`, the form of GET_TOPICS_OF_NAMESPACE."""
         return f"{self.tenant}/{self.namespace}"
 
     @property
     def partition_index(self) -> int:
-        """Index of the partition that this topic is; -1 if it is none."""
+        """Index of the partition; -1 if the topic is not one."""
         match = _PARTITION.fullmatch(self.local_name)
         return int(match[2]) if match else -1
 
     @property
     def partitioned(self) -> Self:
-        """The whole topic that this partition or segment belongs to; itself if it is neither.
+        """The whole topic that a partition or segment belongs to; the topic itself if it is
+        neither.
 
-        The whole of a segment is a scalable topic. It goes by its `persistent://` name here, under
-        which policies, permissions and schemas are kept.
+        The whole of a segment is a scalable topic. It has its `persistent://` name here, under
+        which policies, permissions and schemas are stored.
         """
         if self.is_segment:
             name = self.local_name.rpartition("/")[0]
@@ -121,13 +123,13 @@ class TopicName:
         return type(self)(self.domain, self.tenant, self.namespace, match[1])
 
     def partition(self, index: int) -> Self:
-        """Partition `index` of this topic."""
+        """Return partition `index` of this topic."""
         assert index >= 0
         name = f"{self.local_name}-partition-{index}"
         return type(self)(self.domain, self.tenant, self.namespace, name)
 
     def segment(self, segment_id: int, *, start: int, end: int) -> Self:
-        """A segment of this topic. `start`, `end`: first and last hash of its range."""
+        """Return a segment of this topic. `start`, `end`: first and last hash of its range."""
         assert 0 <= start <= end <= 0xFFFF
         assert segment_id >= 0
         name = f"{self.local_name}/{start:04x}-{end:04x}-{segment_id}"
@@ -135,12 +137,12 @@ class TopicName:
 
     @property
     def segment_id(self) -> int:
-        """Id of the segment that this topic is; -1 if it is none."""
+        """Id of the segment; -1 if the topic is not one."""
         return int(self.local_name.rpartition("-")[2]) if self.is_segment else -1
 
     @property
     def storage_name(self) -> str:
-        """`tenant/namespace/domain/name`, the own name percent-encoded: safe as a path.
+        """Path-safe name `tenant/namespace/domain/name`, with the own name percent-encoded.
 
         The encoding is that of HTML forms, which REST paths and the ledger store's nodes use.
         """
@@ -159,5 +161,6 @@ def _check_descriptor(name: str, descriptor: str) -> None:
 
 @lru_cache(maxsize=_NAMES_MAX)
 def parse_topic_name(name: str) -> TopicName:
-    """`TopicName.parse`, remembered: every lookup, producer and consumer parses the same names."""
+    """Parse a topic name, with a cache: every lookup, producer and consumer parses the same
+    names."""
     return TopicName.parse(name)

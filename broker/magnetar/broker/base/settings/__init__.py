@@ -1,1 +1,1 @@
-"""Settings of the broker, by what they are about; `broker.py` puts them together."""
+"""Settings of the broker, one module per subject; `broker.py` combines them."""

@@ -1,8 +1,8 @@
-"""Settings of the broker. Every buffer, queue and wait of the broker has its bound here.
+"""Settings of the broker: the bound of every buffer, queue and wait.
 
-Parts of the broker are handed the settings whole. Two sections are classes of their own, because
-they are used by themselves: `PolicySettings` names what may change while brokers run, and
-`ObjectSettings` shares its bounds of reads with readers outside of a broker.
+Parts of the broker get the settings as a whole. Two sections are classes of their own, because they
+are also used alone. `PolicySettings` names what may change while brokers run. `ObjectSettings`
+shares its bounds of reads with readers outside of a broker.
 """
 
 from typing import Literal
@@ -31,8 +31,8 @@ class BrokerSettings(
 ):
     """Settings of one broker; also read from `MAGNETAR_BROKER_…` environment variables.
 
-    What topics and namespaces can have of their own is in `base/settings/policies.py`, splits and
-    merges by load are in `base/settings/scaling.py`.
+    Defaults of policies, which topics and namespaces may override, are in
+    `base/settings/policies.py`. Splits and merges by load are in `base/settings/scaling.py`.
     """
 
     model_config = SettingsConfigDict(env_prefix="MAGNETAR_BROKER_", frozen=True)
@@ -46,8 +46,10 @@ class BrokerSettings(
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment. Each source looks at each field, which takes 4 ms with
-        these many; so the environment is only asked if it has anything."""
+        """Return the sources: arguments, then the environment if it has any setting.
+
+        Each source looks up every field, which takes 4 ms with this many fields.
+        """
         prefix = str(cls.model_config["env_prefix"]).lower()
         assert isinstance(env_settings, EnvSettingsSource)
         is_set = any(name.lower().startswith(prefix) for name in env_settings.env_vars)
@@ -718,7 +720,7 @@ class BrokerSettings(
 
     # ---- topics, and what they host
 
-    # Reads of entries that the tail cache does not have.
+    # Reads of entries that are not in the tail cache.
 
     read_ahead_bytes: int = Field(
         default=_MIB, ge=1, description="Size of one read behind the tail; two are held at most."
@@ -856,7 +858,7 @@ class BrokerSettings(
         description="Pause after the index of delayed messages could not be stored or read.",
     )
 
-    # What is kept and what goes: each topic is looked at once per interval.
+    # Retention and expiry: each topic is checked once per interval.
 
     retention_check_interval_s: float = Field(
         default=120.0, ge=0, description="Time between two trimmings of a topic; 0 = never."
@@ -879,7 +881,7 @@ class BrokerSettings(
         default=10_000, ge=1, description="Entries read by one analysis of a backlog."
     )
 
-    # Topics that nobody uses: how often they are looked at, and what that may cost.
+    # Topics that are not in use: how often they are checked, and the cost of the checks.
 
     topics_at_rest_interval_s: float = Field(
         default=600.0,
@@ -1333,7 +1335,7 @@ class BrokerSettings(
 
     @property
     def has_authentication(self) -> bool:
-        """Whether anybody has to prove who they are."""
+        """Whether clients must authenticate."""
         return bool(
             self.token_secret_key.get_secret_value()
             or self.token_public_key
@@ -1374,7 +1376,7 @@ class BrokerSettings(
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All that it listens on."""
+        """All addresses that the broker listens on."""
         plain = self.plain_host or self.host
         has_tls_ports = self.tls_port is not None or self.https_port is not None
         return (plain, self.host) if has_tls_ports else (plain,)

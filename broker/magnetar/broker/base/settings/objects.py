@@ -1,4 +1,4 @@
-"""Settings of tiered storage: which object stores there are, and how ledgers go there."""
+"""Settings of tiered storage: the object stores, and how ledgers move to them."""
 
 import re
 
@@ -11,7 +11,7 @@ from magnetar.ledger.settings import ObjectReadSettings
 
 
 class ObjectSettings(ObjectReadSettings):
-    """Object stores, and the bounds of moving ledgers to them and of reading them there."""
+    """Object stores, and the limits of moving ledgers to them and reading them back."""
 
     object_stores: tuple[ObjectStoreSettings, ...] = Field(
         default=(),
@@ -117,7 +117,7 @@ class ObjectSettings(ObjectReadSettings):
         if self.object_key_id and not self.object_key_file:
             raise ValueError("object_key_id needs object_key_file, which has the keys")
         if self.object_key_id and not re.fullmatch(KEY_ID_PATTERN, self.object_key_id):
-            # Not shown: it may be the key itself.
+            # Not shown: the value may be the key itself.
             raise ValueError("object_key_id is the id of a key: at most 64 letters, digits and ._-")
         _check_prefix("object_prefix", self.object_prefix)
         for former in self.object_prefixes_former:

@@ -1,4 +1,4 @@
-"""The broker's own values of policies: what counts where neither topic nor namespace says."""
+"""The broker's defaults of policies: they apply where neither topic nor namespace has a policy."""
 
 from typing import Literal
 
@@ -8,9 +8,9 @@ from magnetar.broker.policies.model import BacklogPolicy, DeleteMode, SchemaComp
 
 
 class PolicySettings(BaseModel):
-    """A part of `BrokerSettings`. A limit or rate of 0 is none.
+    """Defaults of policies, a part of `BrokerSettings`. A limit or rate of 0 means none.
 
-    By itself, as tests make it, it has its defaults and reads no environment.
+    An instance of this class alone, as in tests, has the defaults and reads no environment.
     """
 
     model_config = ConfigDict(frozen=True)

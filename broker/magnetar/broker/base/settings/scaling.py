@@ -1,4 +1,4 @@
-"""Settings of splits and merges by load: above what a segment is split, below what two are merged.
+"""Settings of splits and merges by load: the thresholds at which segments change.
 
 The defaults are Pulsar's. Namespaces and topics override most of them by a policy.
 """
@@ -8,15 +8,15 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 RATES = ("msg_rate_in", "msg_rate_out", "bytes_rate_in", "bytes_rate_out")
-"""The rates of a segment that decide: published and delivered messages and bytes per second."""
+"""Rates of a segment that decide: published and delivered messages and bytes per second."""
 
 MERGED_SHARE = 2
-"""A threshold of splits must be so many times that of merges: one segment made of two that are
-below the second is not above the first."""
+"""Least ratio of a split threshold to its merge threshold. Two segments below the latter then make
+one that is not above the former."""
 
 
 class ScalingSettings(BaseModel):
-    """When scalable topics are split and merged by themselves."""
+    """When scalable topics are split and merged automatically."""
 
     model_config = ConfigDict(frozen=True)
 

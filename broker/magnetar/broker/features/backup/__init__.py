@@ -1,4 +1,4 @@
-"""Backups in the object store: making, listing, deleting and restoring them."""
+"""Backups in the object store: create, list, delete and restore them."""
 
 from magnetar.broker.features.backup.backups import Backups, FoundBackup
 from magnetar.broker.features.backup.creating import BackupMaker, Covered

@@ -1,4 +1,4 @@
-"""The backups in one object store: which there are, reading one, deleting one."""
+"""The backups in one object store: list, read, delete."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class FoundBackup:
     files: int = 0
     size_bytes: int = 0
     written_ms: int = 0
-    """When its last file was written, by the clock of the store."""
+    """When the last file was written, ms since 1970 by the clock of the store."""
     is_finished: bool = False
 
 
@@ -41,15 +41,15 @@ class Backups:
     """The backups of one cluster in one store."""
 
     def __init__(self, objects: ObjectStore, prefix: str) -> None:
-        """`prefix`: what the keys of the cluster's backups begin with (`backups_prefix`)."""
+        """Open a cluster's backups. `prefix`: start of their keys (`backups_prefix`)."""
         self._objects = objects
         self._prefix = prefix
 
     def folder(self, name: str) -> BackupFolder:
-        """The keys of a backup.
+        """Return the folder with the keys of a backup.
 
         Raises:
-            InvalidNameError: no backup can have that name.
+            InvalidNameError: the name is not valid for a backup.
         """
         if not is_backup_name(name):
             raise InvalidNameError(
@@ -59,10 +59,10 @@ class Backups:
         return BackupFolder(self._prefix, name)
 
     async def found(self) -> Sequence[FoundBackup]:
-        """All backups, also unfinished ones, by name.
+        """Return all backups, unfinished ones included, by name.
 
         Raises:
-            ObjectError
+            ObjectError: the store cannot be read.
         """
         found: dict[str, FoundBackup] = {}
         async for page in self._objects.list(self._prefix):
@@ -78,21 +78,22 @@ class Backups:
         return sorted(found.values(), key=lambda each: each.name)
 
     async def keys(self, name: str) -> Sequence[str]:
-        """The keys of all files of a backup.
+        """Return the keys of all files of a backup.
 
         Raises:
-            InvalidNameError, ObjectError
+            InvalidNameError: the name is not valid for a backup.
+            ObjectError: the store cannot be read.
         """
         directory = self.folder(name).directory
         return [each.key async for page in self._objects.list(directory) for each in page]
 
     async def cluster(self, name: str) -> ClusterBackup:
-        """The cluster file of a finished backup.
+        """Read the cluster file of a finished backup.
 
         Raises:
             NotThereError: there is no such backup, or it is unfinished.
-            InvalidNameError
-            ObjectDamagedError, FutureObjectVersionError, ObjectError
+            InvalidNameError: the name is not valid for a backup.
+            ObjectDamagedError, FutureObjectVersionError, ObjectError: the file cannot be read.
         """
         key = self.folder(name).cluster_key
         try:
@@ -105,11 +106,11 @@ class Backups:
         return ClusterBackup.from_bytes(value, key=key)
 
     async def log(self, file: LogFile) -> LogBackup:
-        """The file of a log.
+        """Read the file of a log.
 
         Raises:
-            ObjectDamagedError: it is not the one that the cluster file names.
-            ObjectMissingError, FutureObjectVersionError, ObjectError
+            ObjectDamagedError: it is not the file that the cluster file names.
+            ObjectMissingError, FutureObjectVersionError, ObjectError: the file cannot be read.
         """
         value = await read_whole(self._objects, file.key, LOG_FILE_BYTES_MAX)
         found = google_crc32c.value(value)
@@ -126,11 +127,12 @@ class Backups:
         return backup
 
     async def delete(self, name: str) -> int:
-        """Delete a backup, finished or not; returns how many files it had. The file that makes it
-        a backup goes first.
+        """Delete a backup, finished or not; return the number of its files.
+
+        The cluster file, which makes it a backup, is deleted first.
 
         Raises:
-            InvalidNameError
+            InvalidNameError: the name is not valid for a backup.
             ObjectError: not everything is deleted; call again.
         """
         keys = await self.keys(name)

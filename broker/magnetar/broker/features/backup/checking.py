@@ -1,10 +1,10 @@
-"""Whether what a backup names is in the object stores, before anything is restored.
+"""Checks that the objects of a backup are in the object stores, before anything is restored.
 
-The end of each object is read: it says of which ledger and attempt it is, how many entries it has,
-and the checksum over its runs, which must be those that the log's node had. The runs themselves are
-checked when they are read.
+The check reads the end of each object. It has the ledger, the attempt, the number of entries, and
+the checksum over the object's runs. They must equal those in the log's node. The runs themselves
+are checked when they are read.
 
-A store that cannot be reached is an error of its own: nothing is said to be missing then.
+A store that cannot be reached raises an error; its objects are not reported as missing.
 """
 
 from collections.abc import Sequence
@@ -25,21 +25,21 @@ _CHECKS_AT_ONCE = 16
 
 
 class ObjectCheck:
-    """Checks the objects of restored logs, and remembers what is wrong."""
+    """Checks the objects of restored logs, and collects the problems."""
 
     def __init__(self, stores: ObjectStores) -> None:
         self._stores = stores
         self.objects = 0
-        """Checked so far."""
+        """Objects checked so far."""
         self.problems: list[str] = []
-        """A sentence for each object that is not as it should be."""
+        """One sentence for each object that is missing or differs from the log's node."""
 
     async def check(self, restored: RestoredLog) -> None:
-        """Look at the end of every object of a log.
+        """Check the end of every object of a log.
 
         Raises:
-            ObjectStoreRefusedError, ObjectStoreConfigError: a store that the log names is not among
-                the settings, or does not let us read.
+            ObjectStoreRefusedError, ObjectStoreConfigError: a store of the log is not among the
+                settings, or refuses reads.
             ObjectStoreUnavailableError: try again.
         """
 
@@ -78,7 +78,7 @@ class ObjectCheck:
 
 
 def in_words(problems: Sequence[str], *, shown_max: int = 10) -> str:
-    """The problems as one text, the first ones in full."""
+    """Return the problems as one text, the first `shown_max` in full."""
     shown = "; ".join(problems[:shown_max])
     more = len(problems) - shown_max
     return f"{shown}; and {more} more" if more > 0 else shown

@@ -1,10 +1,11 @@
-"""Makes a backup: the files of logs, each checked against its node, then the cluster file.
+"""Makes a backup: the file of each log, checked against the log's node, then the cluster file.
 
-A log's file is written first and its node read after that, which makes the file a pin before the
-backup relies on it (`backup_pins.py` of the ledger component). A node that names other objects by
-then has its file written anew.
+The file of a log is written first, and its node is read after that. The file is thus a pin before
+the backup relies on it (`backup_pins.py` of the ledger component). If the node names other objects
+by then, the file is written again.
 
-Each log is one moment, the cluster is not: topics go on while the backup is made.
+The file of each log shows one moment, but the cluster as a whole does not: topics change while the
+backup is made.
 
 Source: tiered storage, section 21.
 """
@@ -49,7 +50,7 @@ from magnetar.ledger.ports import Clock
 _LOGS_AT_ONCE = 8
 _TOKEN_BITS = 128
 _TRIES = 5
-"""Files of one log: its objects may be replaced or trimmed while the file is written."""
+"""Attempts per log: its objects may be replaced or trimmed while the file is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Covered:
     file: LogFile
     uncovered: Uncovered
     ledgers: int
-    """In objects."""
+    """Ledgers that are in objects."""
 
 
 class BackupMaker:
@@ -77,7 +78,7 @@ class BackupMaker:
         clock: Clock,
         random: random.Random,
     ) -> None:
-        """`store_name`: of the object store, in the settings of the brokers."""
+        """Create the maker. `store_name`: the object store in the brokers' settings."""
         self._objects = objects
         self._store_name = store_name
         self._random = random
@@ -88,10 +89,10 @@ class BackupMaker:
         self._clock = clock
 
     async def logs(self, scope: Scope) -> Sequence[str]:
-        """The paths of the logs in a scope, sorted.
+        """Return the paths of the logs in a scope, sorted.
 
         Raises:
-            MetadataError
+            MetadataError: the metadata store cannot be read.
         """
         found: list[str] = []
         for namespace in await self._namespaces(scope):
@@ -114,14 +115,15 @@ class BackupMaker:
     async def make(
         self, name: str, scope: Scope, *, on_log: Callable[[Covered], None]
     ) -> ClusterBackup:
-        """Make a backup; it exists when this returns.
+        """Make a backup; it is complete when this returns.
 
         Args:
-            on_log: called for each log when its file is written and checked.
+            on_log: called for each log whose file is written and checked.
 
         Raises:
-            ConflictError: there is a backup of that name, or a part of one.
-            InvalidNameError
+            ConflictError: a backup of that name exists, finished or not; another process makes one
+                of that name; or another process has deleted the last backup in the store meanwhile.
+            InvalidNameError: the name is not valid for a backup.
             LedgerError, CursorError, BrokerMetadataError, BrokerPersistenceError: an unfinished
                 backup is left, which `Backups.delete` removes.
         """
@@ -207,10 +209,13 @@ class BackupMaker:
         return found
 
     async def _write_log(self, folder: BackupFolder, path: str) -> Covered | None:
-        """The file of a log, whose node names all its objects behind that; None: the log is gone.
+        """Write the file of a log whose node still names all its objects afterwards.
+
+        Return None if the log is deleted.
 
         Raises:
-            BrokerMetadataError: the node named others each time.
+            BrokerMetadataError: the node named other objects after each attempt.
+            ConflictError: another process writes this backup.
         """
         key = folder.log_key(path)
         for _ in range(_TRIES):

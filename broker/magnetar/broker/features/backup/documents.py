@@ -1,7 +1,8 @@
 """The two kinds of files that make up a backup. Pure.
 
-The file of a log has what the log's node says, and all that belongs to its topic. The cluster file
-has what is above topics, and names every file of a log with its checksum. Both are written once.
+The file of a log has the content of the log's node, and everything that belongs to its topic. The
+cluster file has the records above topics, and names every file of a log with its checksum. Both are
+written once.
 
 Layout: docs/formats/backup.md. Source: tiered storage, section 21.
 """
@@ -24,7 +25,7 @@ from magnetar.ledger.validation import first_problem
 M = TypeVar("M", bound=BaseModel)
 
 CLUSTER_FILE_BYTES_MAX = 512 << 20
-"""A larger cluster file is not read: a million topics take 300 MB."""
+"""Largest cluster file that is read, in bytes: a million topics take 300 MB."""
 
 
 class _Part(BaseModel):
@@ -34,19 +35,19 @@ class _Part(BaseModel):
 
 
 class Uncovered(_Part):
-    """Entries that lie in no object, so a restore cannot bring them back."""
+    """Entries that are in no object, so a restore cannot bring them back."""
 
     ledgers: int = Field(default=0, ge=0)
     entries: int = Field(default=0, ge=0)
     bytes: int = Field(default=0, ge=0)
-    """Of payloads."""
+    """Bytes of their payloads."""
     since_ms: int = Field(default=0, ge=0)
-    """When the oldest of their ledgers was begun, ms since 1970; 0: there are no such entries."""
+    """When the oldest of the ledgers was begun, ms since 1970; 0 if there are no such entries."""
     is_compacted: bool = False
-    """Whether the topic has a compacted ledger, which is in no backup."""
+    """Whether the topic has a compacted ledger, which no backup contains."""
 
     def plus(self, other: "Uncovered") -> "Uncovered":
-        """Both together."""
+        """Return the sum of both."""
         times = [each.since_ms for each in (self, other) if each.since_ms]
         return Uncovered(
             ledgers=self.ledgers + other.ledgers,
@@ -58,7 +59,7 @@ class Uncovered(_Part):
 
 
 def sum_of(parts: Iterable[Uncovered]) -> Uncovered:
-    """The sum of what several logs leave uncovered."""
+    """Return the sum of what several logs leave uncovered."""
     total = Uncovered()
     for each in parts:
         total = total.plus(each)
@@ -71,14 +72,14 @@ class LogBackup:
 
     manifest: LogManifest
     cursors: Mapping[str, CursorNode] = field(default_factory=dict)
-    """By their names: each has all of its state, and names no cursor ledger."""
+    """Cursors by name, each with all of its state and without a cursor ledger."""
     topic_policies: TopicPolicyRecord | None = None
     schemas_next: int = 0
-    """The number that the next version of the topic's schema gets."""
+    """Number that the next version of the topic's schema gets."""
     uncovered: Uncovered = field(default_factory=Uncovered)
 
     def to_bytes(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         policies = self.topic_policies
         return encode_checked(
             {
@@ -97,7 +98,7 @@ class LogBackup:
         """Decode and check a file.
 
         Args:
-            key: of the file, for errors.
+            key: key of the file, for errors.
 
         Raises:
             FutureObjectVersionError: a newer release wrote it.
@@ -122,14 +123,14 @@ class _LogFile(_Part):
 
 
 class LogFile(_Part):
-    """The file of a log, as the cluster file names it."""
+    """Name and checksum of a log's file, in the cluster file."""
 
     log: str
     """Path of the log's node."""
     key: str
     bytes: int = Field(ge=0)
     crc32c: int = Field(ge=0)
-    """Of all bytes of the file."""
+    """Checksum of all bytes of the file."""
 
 
 class ClusterBackup(_Part):
@@ -137,22 +138,22 @@ class ClusterBackup(_Part):
 
     name: str
     instance_id: str
-    """Of the cluster that made the backup."""
+    """Id of the cluster that made the backup."""
     begun_ms: int = Field(ge=0)
     finished_ms: int = Field(ge=0)
-    """Wall clock, ms since 1970."""
+    """When the backup was finished, ms since 1970 by the wall clock."""
     scope: str
     """The scope of the backup: empty for the cluster, else a tenant, a namespace or a topic."""
     tenants: dict[str, TenantRecord]
     namespaces: dict[str, NamespaceRecord]
-    """By tenant/namespace."""
+    """Namespaces by tenant/namespace."""
     partitioned: dict[str, PartitionedTopicRecord]
-    """Partitioned topics, by the path of the record behind its root."""
+    """Partitioned topics, by the path of the record below its root."""
     logs: tuple[LogFile, ...]
     uncovered: Uncovered
 
     def to_bytes(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         content = self.model_dump(
             mode="json", exclude={"tenants", "namespaces", "partitioned"}, exclude_none=True
         )
@@ -170,7 +171,7 @@ class ClusterBackup(_Part):
         """Decode and check a file.
 
         Args:
-            key: of the file, for errors.
+            key: key of the file, for errors.
 
         Raises:
             FutureObjectVersionError: a newer release wrote it.

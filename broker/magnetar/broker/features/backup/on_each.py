@@ -1,4 +1,4 @@
-"""Work on many things, some at a time; the first failure ends it."""
+"""Work on many items, a few in parallel; the first failure ends it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,10 +10,10 @@ T = TypeVar("T")
 async def on_each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], *, at_once: int
 ) -> None:
-    """Do the work on every item, `at_once` at a time.
+    """Do the work on every item, `at_once` in parallel.
 
     Raises:
-        As `work`: the first error, when no work is under way any more.
+        Exception: the first error of `work`, after all running work has ended.
     """
     waiting = iter(items)
 

@@ -1,9 +1,9 @@
-"""The transactions of a restored topic: what readers must pass over of them, written down anew.
+"""The transactions of a restored topic: a new log of the entries that readers must skip.
 
 Coordinators are not restored, and their ids begin at 0 again. So the restored entries are read
-once, up to their end: entries of transactions that were aborted, or have no end in what is
-restored, are passed over for good. The topic's new transaction log says that, and knows no id of a
-former transaction: a new one with the same id is another one.
+once, up to their end. Entries of transactions that were aborted, or that do not end within the
+restored entries, are skipped for good. The topic's new transaction log records them, but no id of a
+former transaction: a new transaction may get the same id.
 
 Layout: docs/formats/transactions.md.
 """
@@ -37,10 +37,10 @@ _PART_BYTES = 1 << 20
 
 
 async def aborted_in(restored: RestoredLog, objects: StoredLedgers) -> BufferState:
-    """Read the restored entries, and say which of them nobody is to get.
+    """Read the restored entries; return the state that hides the ones of uncommitted transactions.
 
     Raises:
-        BrokerPersistenceError: what the log says of its transactions cannot be understood.
+        BrokerPersistenceError: the log's property about its transactions cannot be read.
         ObjectError: an object cannot be read.
     """
     old = restored.backup.manifest.node
@@ -94,13 +94,13 @@ async def write_down(
     clock: Clock,
     random: random.Random,
 ) -> None:
-    """Write the transaction log of a topic that does not exist yet, anew at each call.
+    """Write the transaction log of a topic that does not exist yet; replace it if it exists.
 
     Args:
         through: the last restored entry.
 
     Raises:
-        LedgerError
+        LedgerError: it cannot be written now; call again.
     """
 
     def take() -> Mapping[str, Any]:
@@ -128,5 +128,5 @@ async def write_down(
 
 
 def with_past(node: LogMetadata) -> LogMetadata:
-    """The node of a log whose transactions are all behind it."""
+    """Return a node with the property that its transactions come after the restored entries."""
     return node.with_properties(property_of(node.last_listed))

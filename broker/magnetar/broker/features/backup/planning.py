@@ -1,8 +1,8 @@
 """A restored log: its list of ledgers, and the positions of its cursors. Pure.
 
-A restored log is a beginning of the one that was backed up: it ends before the first ledger that
-lies in no object, so what consumers get has no hole. Its ledgers lie in objects only, at the keys
-that they had. Ledger ids and entry ids stay, and so do message ids.
+A restored log is a prefix of the one that was backed up. It ends before the first ledger that is in
+no object, so consumers get messages without a hole. Its ledgers are in objects only, under their
+former keys. Ledger ids and entry ids stay, and so do message ids.
 
 Source: tiered storage, section 21 (invariant O11).
 """
@@ -33,24 +33,24 @@ _NOT_RESTORED = (
     RESTORED_PROPERTY,
     INCARNATION_PROPERTY,
 )
-"""Properties that name ledgers or logs of the old cluster, or that life of its log. What they stand
-for is made anew."""
+"""Properties that name ledgers or logs of the old cluster, or the former life of the log. The
+restored topic creates them anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The backup that a log is restored from."""
+    """Backup from which a log is restored."""
 
     instance_id: str
-    """Of the cluster that made it."""
+    """Id of the cluster that made the backup."""
     backup: str
     log: str
-    """Path of the log there."""
+    """Path of the log in that cluster."""
     version: int
-    """Of the log's node there."""
+    """Version of the log's node in that cluster."""
 
     def to_property(self) -> str:
-        """The value of `RESTORED_PROPERTY`."""
+        """Return the value of `RESTORED_PROPERTY`."""
         return json.dumps(
             {
                 "format": 1,
@@ -64,23 +64,23 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RestoredLog:
-    """The log that a restore makes of a file of the backup."""
+    """The log that a restore makes from a file of the backup."""
 
     path: str
     backup: LogBackup
     node: LogMetadata
     cursors: Mapping[str, CursorNode]
     behind_gap: Uncovered
-    """Ledgers in objects that are not restored, because a ledger before them lies in none."""
+    """Ledgers in objects that are not restored, because an earlier ledger is in no object."""
 
     @property
     def has_transactions(self) -> bool:
-        """Whether some of its entries may be of transactions."""
+        """Whether some of its entries may belong to transactions."""
         return TRANSACTIONS_PROPERTY in self.backup.manifest.node.properties
 
     @property
     def ids_used(self) -> Sequence[int]:
-        """Ledger ids that messages of the log may have had, those that are lost included."""
+        """Ledger ids that messages of the log may have had, lost messages included."""
         old = self.backup.manifest.node
         marks = [node.mark_delete[0] for node in self.backup.cursors.values()]
         ids = [*(each.ledger_id for each in old.ledgers), old.removed_through, *marks]
@@ -91,9 +91,9 @@ def plan(backup: LogBackup, name: str, *, token: int, keeps_gaps: bool = False) 
     """Return the log and the cursors that a restore makes.
 
     Args:
-        name: of the backup.
-        token: random, from 1: tells our creation of the node from another's.
-        keeps_gaps: restore what is behind a ledger that lies in no object, too.
+        name: name of the backup.
+        token: random number from 1, which tells this creation of the node from another one.
+        keeps_gaps: also restore the ledgers after one that is in no object.
     """
     old = backup.manifest.node
     kept, behind = _in_objects(old.ledgers, keeps_gaps=keeps_gaps)
@@ -112,7 +112,7 @@ def plan(backup: LogBackup, name: str, *, token: int, keeps_gaps: bool = False) 
     cursors = {
         each: _cursor(each, state, old, node)
         for each, state in backup.cursors.items()
-        if each != COMPACTION_CURSOR  # it names a ledger of the old cluster
+        if each != COMPACTION_CURSOR  # names a ledger of the old cluster
     }
     return RestoredLog(path, backup, node, cursors, behind)
 
@@ -120,7 +120,7 @@ def plan(backup: LogBackup, name: str, *, token: int, keeps_gaps: bool = False) 
 def _in_objects(
     ledgers: Sequence[LogLedger], *, keeps_gaps: bool
 ) -> tuple[list[LogLedger], Uncovered]:
-    """The ledgers that are restored, and the sum of those in objects that are not."""
+    """Return the ledgers to restore, and the sum of those in objects that are not restored."""
     kept: list[LogLedger] = []
     behind = Uncovered()
     has_gap = False
@@ -145,24 +145,23 @@ def _properties(old: LogMetadata, origin: Origin) -> dict[str, str]:
     kept = {name: text for name, text in old.properties.items() if name not in _NOT_RESTORED}
     epoch = kept.get(EPOCH_PROPERTY)
     if epoch is not None and epoch.isdecimal():
-        # A producer of the old cluster that had the topic for itself does not have it here.
+        # A producer of the old cluster with exclusive access does not have it here.
         kept[EPOCH_PROPERTY] = str(int(epoch) + 1)
     return {**kept, RESTORED_PROPERTY: origin.to_property()}
 
 
 def _cursor(name: str, state: CursorNode, old: LogMetadata, new: LogMetadata) -> CursorNode:
-    """Where a cursor stands in the restored log; individual acknowledgements of what is there
-    stay."""
+    """Return a cursor's node in the restored log; acknowledgements of restored entries stay."""
     shape = _Shape(old, new)
     snapshot = state.snapshot()
     mark = shape.clamped(snapshot.mark_delete)
     properties = state.position_properties
     knows_messages = name in (DEDUPLICATION_CURSOR, MARKS_CURSOR)
     if knows_messages and shape.has_lost_before(snapshot.mark_delete):
-        # It knows of messages that are lost: sent again, they would be taken for duplicates.
+        # The cursor covers lost messages: sent again, they must not count as duplicates.
         mark, properties = EARLIEST, {}
     elif is_replicator(name):
-        properties = {}  # this life of the log has sent nothing: its copies name none before
+        properties = {}  # this life of the log has sent nothing: its copies name no earlier one
     clamped = AckSnapshot(
         mark,
         tuple(
@@ -180,7 +179,7 @@ def _cursor(name: str, state: CursorNode, old: LogMetadata, new: LogMetadata) ->
 
 
 class _Shape:
-    """The ledgers of a log before and behind a restore."""
+    """The ledgers of a log before and after a restore."""
 
     def __init__(self, old: LogMetadata, new: LogMetadata) -> None:
         self._old_order = {each.ledger_id: at for at, each in enumerate(old.ledgers)}
@@ -188,15 +187,17 @@ class _Shape:
         self._new = {each.ledger_id: each.entries for each in new.ledgers}
 
     def last_entry(self, ledger_id: int) -> int:
-        """Of a restored ledger; -1: it is none."""
+        """Return the last entry of a restored ledger; -1 if the ledger is not restored."""
         return self._new.get(ledger_id, 0) - 1
 
     def clamped(self, mark: Position) -> Position:
-        """The last restored entry at or before a mark-delete position; the position itself where
-        it is before the log."""
+        """Return the last restored entry at or before a mark-delete position.
+
+        If there is none, return a position before the first restored entry.
+        """
         at = self._old_order.get(mark.ledger_id)
         if at is None:
-            # Trimmed long ago, or never listed because it was empty.
+            # Trimmed earlier, or never listed because it was empty.
             following = [each for each in self._old if each.ledger_id > mark.ledger_id]
             if following:
                 return self._end_before(self._old_order[following[0].ledger_id], mark)
@@ -215,7 +216,7 @@ class _Shape:
         return Position(next(iter(self._new)), -1)
 
     def has_lost_before(self, mark: Position) -> bool:
-        """Whether an entry at or before a position was there, and is not restored."""
+        """Whether an entry at or before a position existed and is not restored."""
         for each in self._old:
             if (each.ledger_id, 0) > mark:
                 return False

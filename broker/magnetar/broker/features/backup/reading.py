@@ -1,7 +1,7 @@
-"""Reads what a backup holds of one log, out of the metadata store and from bookies.
+"""Reads the content of a backup of one log, from the metadata store and from bookies.
 
-Owners are not disturbed: nothing is fenced, and no node is written. Cursors are read as their
-owners have last saved them, at most the persist interval ago.
+Owners are not disturbed: no ledger is fenced, and no node is written. Cursors are read as their
+owners last saved them, at most one persist interval ago.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
 
 _UNCONFIRMED_MAX = 100
-"""Entries of an open ledger that are looked for behind the last one known to be confirmed: of a
-topic at rest, the confirmation of the last one is in no entry yet."""
+"""Most entries of an open ledger that are looked for after the last one known to be confirmed. In
+an idle topic, no entry contains the confirmation of the last one yet."""
 
 _SCHEMA_CACHE_BYTES = 16 << 20
-"""Definitions are remembered: all partitions of a topic have the same ones."""
+"""Bytes of cached schema definitions: all partitions of a topic have the same ones."""
 
 
 class LogReading:
-    """Reads logs of one cluster."""
+    """Reads the logs of one cluster."""
 
     def __init__(
         self, client: LedgerClient, store: MetadataStore, instance_id: str, clock: Clock
@@ -48,10 +48,10 @@ class LogReading:
         self._schemas = SchemaLedgers(client, cache_bytes_max=_SCHEMA_CACHE_BYTES)
 
     async def node(self, path: str) -> tuple[LogMetadata, int] | None:
-        """Return the value of a log's node, and its version; None: the log does not exist.
+        """Return the value and the version of a log's node; None if the log does not exist.
 
         Raises:
-            LedgerError
+            LedgerError: the node cannot be read.
         """
         found = await self._get(path)
         if found is None or not found.value:
@@ -66,12 +66,13 @@ class LogReading:
             return None
 
     async def read(self, path: str) -> LogBackup | None:
-        """Everything about a log and its topic; None: there is no such log, or no more.
+        """Read everything about a log and its topic; return None if the log does not exist.
 
-        Cursors are read before the list of ledgers: none is ahead of it.
+        Cursors are read before the list of ledgers, so that none is ahead of it.
 
         Raises:
-            LedgerError, CursorError, BrokerMetadataError, BrokerPersistenceError
+            LedgerError, CursorError, BrokerMetadataError, BrokerPersistenceError: a part cannot be
+                read now.
         """
         topic = topic_of_log(path)
         if topic is None:
@@ -140,7 +141,7 @@ class LogReading:
         )
 
     async def _size(self, ledger: LogLedger) -> tuple[int, int]:
-        """Entries and bytes of a ledger; of an open one, about what it has by now."""
+        """Return entries and bytes of a ledger; for an open one, about what it has now."""
         if ledger.is_closed:
             return ledger.entries, ledger.bytes
         try:
@@ -157,7 +158,7 @@ class LogReading:
             finally:
                 await reader.close()
         except NoSuchLedgerError:
-            return 0, 0  # it was empty, and its owner has given it up
+            return 0, 0  # it was empty, and its owner has dropped it
 
     async def _begun_ms(self, ledger: LogLedger) -> int:
         try:
@@ -168,10 +169,10 @@ class LogReading:
 
 
 async def names_below(store: MetadataStore, path: str) -> Sequence[str]:
-    """The children of a node, sorted; none if there is no such node.
+    """Return the children of a node, sorted; empty if the node does not exist.
 
     Raises:
-        MetadataError
+        MetadataError: the metadata store cannot be read.
     """
     await asyncio.sleep(0)
     try:

@@ -1,9 +1,10 @@
-"""Restores the logs of a backup, and what is above them, into a cluster that does not have them.
+"""Restores the logs of a backup, and the records above them, into a cluster that lacks them.
 
-Everything is looked at before anything is written: files, objects, and whether a topic is there
-already. Then the ledger id counter passes all ids that the restored messages have; records above
-topics come next; of each topic its schemas, policies and cursors, and last the log's node, which
-makes the topic. Each is put if it is absent, so a restore that was broken off is repeated.
+Everything is checked before anything is written: files, objects, and whether a topic exists
+already. The steps then have a fixed order. The ledger id counter passes all ids of the restored
+messages. The records above topics are written. For each topic its schemas, policies and cursors are
+written, and last the log's node, which makes the topic. Each record is put only if it is absent, so
+an interrupted restore can be repeated.
 
 Nothing is written to the object stores: the restored logs name the objects where they are.
 
@@ -58,24 +59,24 @@ _TOKEN_MAX = (1 << 63) - 1
 
 @dataclass(slots=True)
 class RestorePlan:
-    """The work of a restore, counted while it looks and while it writes."""
+    """The work of a restore, counted during the check and during the writing."""
 
     cluster: ClusterBackup
     logs: list[LogFile] = field(default_factory=list)
-    """Files of the logs that are to be restored."""
+    """Files of the logs to restore."""
     done_before: int = 0
-    """Logs that an earlier restore from the same backup has made."""
+    """Logs that an earlier restore from this backup has made."""
     ledgers: int = 0
     entries: int = 0
     bytes: int = 0
     cursors: int = 0
     id_max: int = -1
-    """The highest ledger id that a restored message has, or a lost one had."""
+    """Highest ledger id of a restored or lost message."""
     lost: Uncovered = field(default_factory=Uncovered)
-    """What bookies alone had when the backup was made."""
+    """Entries that only bookies had when the backup was made."""
     behind_gap: Uncovered = field(default_factory=Uncovered)
     kept: list[str] = field(default_factory=list)
-    """Records that were there already, with other values, and were left as they are."""
+    """Paths of records that existed already with other values, and were left unchanged."""
 
 
 class Restore:
@@ -96,10 +97,12 @@ class Restore:
         clock: Clock,
         random: random.Random,
     ) -> None:
-        """
+        """Create a restore; call `look`, then `write`.
+
         Args:
-            quorums: of the ledgers for schemas, and for cursors that are too large for their nodes.
-            keeps_gaps: restore what is behind a ledger that lies in no object, too.
+            quorums: quorums of the ledgers for schemas, and for cursors that are too large for
+                their nodes.
+            keeps_gaps: also restore the ledgers after one that is in no object.
         """
         self._backups = backups
         self._name = name
@@ -114,17 +117,18 @@ class Restore:
         self._random = random
         self._schemas = SchemaLedgers(client, cache_bytes_max=1)
 
-    # Looking
+    # Checking
 
     async def look(self) -> RestorePlan:
         """Check everything, and write nothing.
 
         Raises:
-            NotThereError: there is no such backup, or not this topic in it.
-            ConflictError: topics of the backup exist, and were not restored from it.
-            ObjectDamagedError: files or objects are damaged or missing; all of them are named.
+            NotThereError: the backup does not exist, or does not have the topic.
+            ConflictError: topics of the backup exist here, and were not restored from it.
+            ObjectDamagedError: files or objects are damaged or missing; the error names all
+                objects.
             ObjectError: a store cannot be reached, or is not among the settings.
-            LedgerError, InvalidNameError
+            LedgerError, InvalidNameError: metadata cannot be read, or the name is not valid.
         """
         cluster = await self._backups.cluster(self._name)
         found = RestorePlan(cluster)
@@ -179,7 +183,7 @@ class Restore:
             node = await self._store.get(restored.path)
         except NoNodeError:
             return None
-        # Without a value it is the parent of cursors of a restore that was broken off.
+        # A node without a value is the parent of cursors of an interrupted restore.
         return LogMetadata.from_json(node.value, path=restored.path) if node.value else None
 
     # Writing
@@ -190,12 +194,12 @@ class Restore:
         """Write what `look` has found.
 
         Args:
-            ids_max: how many ledger ids may be used up to pass those of the backup.
-            on_behind: told how many are, before that.
+            ids_max: most ledger ids that may be used up to pass those of the backup.
+            on_behind: called with the number of ids to use up, before that.
 
         Raises:
             BrokerMetadataError: more ids would have to be used up; nothing was written.
-            ConflictError: a topic was made by somebody else meanwhile.
+            ConflictError: another process created a topic meanwhile.
             LedgerError, CursorError, BrokerPersistenceError: repeat the restore.
         """
         await self._pass_ids(found.id_max, ids_max, on_behind)
@@ -233,7 +237,7 @@ class Restore:
         record: R,
         is_plain: Callable[[R], bool],
     ) -> None:
-        """Put a record that is absent, or as brokers make it at their start."""
+        """Put a record that is absent, or that is still as brokers create it."""
         is_kept = False
 
         def put(before: R | None) -> R:
@@ -290,7 +294,7 @@ class Restore:
         return with_past(restored.node)
 
     async def _create(self, path: str, node: LogMetadata) -> None:
-        """The node of the log, which may be there as a parent of cursors."""
+        """Create the log's node, which may exist without a value as the parent of cursors."""
 
         def create(before: LogMetadata | None) -> LogMetadata:
             if before is not None:
@@ -309,7 +313,7 @@ class Restore:
         await cell.change(create)
 
     def _policies(self) -> Policies:
-        """The quorums of schema ledgers, as policies."""
+        """Return policies with the quorums of schema ledgers."""
         quorums = self._quorums
         return Policies.model_validate(
             {
@@ -346,10 +350,10 @@ def _count(found: RestorePlan, restored: RestoredLog) -> None:
 
 
 def _is_plain_tenant(record: TenantRecord) -> bool:
-    """Whether a tenant is as brokers make it at their start."""
+    """Whether a tenant is as brokers create it at their start."""
     return record.model_copy(update={"allowed_clusters": ()}) == TenantRecord()
 
 
 def _is_plain_namespace(record: NamespaceRecord) -> bool:
-    """Whether a namespace is as brokers make it at their start."""
+    """Whether a namespace is as brokers create it at their start."""
     return record.model_copy(update={"replication_clusters": ()}) == NamespaceRecord()

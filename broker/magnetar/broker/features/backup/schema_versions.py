@@ -1,4 +1,4 @@
-"""Restores the versions of a topic's schema under the numbers that its messages name."""
+"""Restores the versions of a topic's schema under the numbers that its messages use."""
 
 from magnetar.broker.base.errors import UnreadableRecordError
 from magnetar.broker.features.backup.documents import LogBackup
@@ -29,10 +29,10 @@ async def restore_schemas(
     Partitions have the schemas of their topic: the first one restores them for all.
 
     Args:
-        policies: with the quorums of the ledgers.
+        policies: contain the quorums of the ledgers.
 
     Raises:
-        UnreadableRecordError: a definition is none that this release understands.
+        UnreadableRecordError: this release does not understand a definition.
         BrokerMetadataError, BrokerPersistenceError: repeat the restore.
     """
     path = schemas_path(topic)
@@ -41,7 +41,7 @@ async def restore_schemas(
     entries = [await _write(ledgers, path, each, policies) for each in backup.manifest.schemas]
     last = entries[-1].version if entries else -1
     if last + 1 < backup.schemas_next:
-        # All of them were deleted: no version gets a number that messages name already.
+        # All versions were deleted: no new one may get a number that messages use already.
         entries.append(IndexEntry(version=backup.schemas_next - 1, timestamp_ms=clock.wall_ms()))
     made = SchemaRecord(versions=tuple(entries))
 

@@ -13,21 +13,21 @@ _DOMAIN = "persistent"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A tenant, a namespace, or a topic with all its partitions; all of them empty: everything."""
+    """A tenant, a namespace, or a topic with all its partitions; everything if all are empty."""
 
     tenant: str = ""
     namespace: str = ""
-    """With its tenant: tenant/namespace."""
+    """Namespace as tenant/namespace."""
     topic: str = ""
-    """Full name."""
+    """Full name of the topic."""
 
     @classmethod
     def of(cls, *, tenant: str = "", namespace: str = "", topic: str = "") -> "Scope":
-        """Of what somebody has given; one at most.
+        """Return the scope that the arguments name; at most one may be given.
 
         Raises:
-            InvalidNameError: several, or a name that cannot be.
-            InvalidTopicNameError
+            InvalidNameError: several are given, or a name is not valid.
+            InvalidTopicNameError: the topic's name has no known form.
         """
         if sum(map(bool, (tenant, namespace, topic))) > 1:
             raise InvalidNameError("give one of a tenant, a namespace and a topic")
@@ -46,14 +46,14 @@ class Scope:
         return self.topic or self.namespace or self.tenant
 
     def has_tenant(self, tenant: str) -> bool:
-        """Whether something of a tenant may be in it."""
+        """Whether the scope may contain something of a tenant."""
         wanted = self.tenant or self.namespace.partition("/")[0]
         if self.topic:
             wanted = naming.topic_of(self.topic).tenant
         return wanted in ("", tenant)
 
     def has_namespace(self, namespace: str) -> bool:
-        """Whether something of a namespace, given as tenant/namespace, may be in it."""
+        """Whether the scope may contain something of a namespace, given as tenant/namespace."""
         if self.topic:
             return naming.topic_of(self.topic).namespace_name == namespace
         if self.namespace:
@@ -61,14 +61,14 @@ class Scope:
         return not self.tenant or namespace.partition("/")[0] == self.tenant
 
     def has_topic(self, topic: TopicName) -> bool:
-        """Whether a topic, or a partition, is in it."""
+        """Whether the scope contains a topic or partition."""
         if self.topic:
             return self.topic in (str(topic), str(topic.partitioned))
         return self.has_namespace(topic.namespace_name)
 
 
 def topic_of_log(path: str) -> TopicName | None:
-    """The topic whose log's node has this path; None: it is no topic's."""
+    """Return the topic whose log's node has this path; None if it is no topic's."""
     root, _, rest = path.partition(f"{naming.ROOT}/")
     parts = rest.split("/")
     if root or len(parts) != _PARTS + 1 or parts[2] != _DOMAIN:
@@ -77,5 +77,5 @@ def topic_of_log(path: str) -> TopicName | None:
 
 
 def is_backed_up(topic: TopicName) -> bool:
-    """Whether a topic is people's, and not a cluster's own."""
+    """Whether a topic belongs to users, and is no system topic."""
     return not naming.is_system_topic(str(topic))

@@ -1,11 +1,11 @@
-"""A compacted ledger: what is left of a topic, which record names it, reading and deleting it.
+"""A compacted ledger: the rest of a topic, and the record that names it.
 
-The record is a property of the cursor `__compaction`: one compare-and-set replaces it, so there is
+The record is a property of the cursor `__compaction`. One compare-and-set replaces it, so there is
 always one valid compacted ledger, or none. Formats: docs/formats/compacted-ledger.md.
 
-Readers open the ledger when somebody reads, and find its entries by the positions that they have in
-the topic. A place in it is found by binary search; who reads on goes on without one, because where
-each read ended is remembered.
+The ledger is opened at the first read, and its entries are found by their positions in the topic. A
+binary search finds a place in it. A reader that continues needs no search, because the end of each
+read is remembered.
 
 CompactionError, part of the broker's tree (`base/errors.py`): a compaction without a result
 ├── TooManyKeysError
@@ -31,22 +31,22 @@ from magnetar.ledger.position import Position
 
 
 class CompactionError(BrokerError):
-    """A compaction has failed; the one before it still counts."""
+    """A compaction has failed; the result of the last successful one still counts."""
 
 
 class TooManyKeysError(CompactionError):
-    """The keys do not fit into the bound on memory."""
+    """The keys of the topic exceed the memory limit."""
 
 
 class CompactionStoppedError(CompactionError):
-    """The topic is closed here, or moves: its next owner compacts it, when that is due."""
+    """The topic is closed here, or moves. Its next owner compacts it when that is due."""
 
 
 CURSOR: Final = "__compaction"
 """Name of the cursor; reserved among subscriptions."""
 
 COMPONENT: Final = "compaction"
-"""In the custom metadata of compacted ledgers."""
+"""Component in the custom metadata of compacted ledgers."""
 
 _PROPERTY = "compaction"
 FORMAT = 1
@@ -55,22 +55,22 @@ _HEAD = struct.Struct(">Bqq")
 
 
 class CompactionRecord(BaseModel):
-    """Where the compacted form of a topic is, and how far it goes."""
+    """The compacted ledger of a topic, and its horizon."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = Field(default=FORMAT, ge=FORMAT, le=FORMAT)
     ledger_id: int = Field(ge=NO_LEDGER)
-    """NO_LEDGER: nothing is left of the topic up to the horizon."""
+    """The compacted ledger; NO_LEDGER if nothing remains of the topic up to the horizon."""
     horizon: tuple[int, int]
     """The last entry of the topic that was compacted."""
 
 
 def record_in(properties: Mapping[str, str], *, of: str) -> CompactionRecord | None:
-    """The record among the properties of a cursor; None: there was no compaction yet.
+    """Return the record among the properties of a cursor; None before the first compaction.
 
     Raises:
-        UnreadableRecordError: it is of another release, or damaged.
+        UnreadableRecordError: the record is of another release, or damaged.
     """
     value = properties.get(_PROPERTY)
     if value is None:
@@ -85,19 +85,20 @@ def record_in(properties: Mapping[str, str], *, of: str) -> CompactionRecord | N
 
 
 def properties_of(record: CompactionRecord) -> dict[str, str]:
-    """The record as properties of a cursor."""
+    """Return the record as properties of a cursor."""
     return {_PROPERTY: record.model_dump_json()}
 
 
 def pack(position: Position, entry: bytes) -> bytes:
-    """An entry of a compacted ledger: where the message stood, and what is left of it."""
+    """Encode an entry of a compacted ledger: a position in the topic, and what remains."""
     return _HEAD.pack(FORMAT, *position) + entry
 
 
 def unpack(stored: bytes) -> tuple[Position, bytes]:
-    """
+    """Decode an entry of a compacted ledger: its position in the topic, and its remaining messages.
+
     Raises:
-        UnreadableRecordError: another format.
+        UnreadableRecordError: the entry has another format.
     """
     if len(stored) < _HEAD.size or stored[0] != FORMAT:
         raise UnreadableRecordError(
@@ -112,7 +113,7 @@ _PLACES_MAX = 4096
 
 
 class StoredEntries(Protocol):
-    """A closed ledger; `LedgerReader` is one."""
+    """The parts of a closed ledger that reads need; `LedgerReader` has them."""
 
     @property
     def last_add_confirmed(self) -> int: ...
@@ -121,7 +122,7 @@ class StoredEntries(Protocol):
 
 
 class CompactedLedger:
-    """What is left of a topic up to its horizon."""
+    """The remaining entries of a topic up to its horizon."""
 
     def __init__(
         self, record: CompactionRecord, open_ledger: Callable[[int], Awaitable[StoredEntries]]
@@ -132,12 +133,12 @@ class CompactedLedger:
         self._opening = asyncio.Lock()
         self._ledger: StoredEntries | None = None
         self._places: dict[Position, int] = {}
-        """Index of the first entry behind a position."""
+        """Index in the ledger of the first entry after a position of the topic."""
 
     async def read_behind(
         self, after: Position, *, entries_max: int, bytes_max: int
     ) -> list[tuple[Position, bytes]]:
-        """Entries behind a position of the topic, in order: at least one, or none if there is none.
+        """Return entries after a position of the topic, in order: at least one, if there is any.
 
         Raises:
             LedgerError, UnreadableRecordError: they cannot be read now.
@@ -156,10 +157,10 @@ class CompactedLedger:
         return found
 
     async def last(self) -> tuple[Position, bytes] | None:
-        """The last entry; None if there is none.
+        """Return the last entry; None if the ledger is empty.
 
         Raises:
-            As `read_behind`.
+            LedgerError, UnreadableRecordError: it cannot be read now.
         """
         if self.ledger_id == NO_LEDGER:
             return None
@@ -194,7 +195,10 @@ class CompactedLedger:
 
 
 def compaction_refers(store: MetadataStore) -> IsReferred:
-    """Asks the cursor of the topic that the ledger was made for (component "compaction")."""
+    """Return the check of the orphan sweep for the component "compaction".
+
+    It asks the compaction cursor of the topic that the ledger was made for.
+    """
 
     async def is_referred(metadata: LedgerMetadata) -> bool:
         log = metadata.custom_metadata.get("log")
@@ -206,11 +210,11 @@ def compaction_refers(store: MetadataStore) -> IsReferred:
 
 
 async def named_ledger(store: MetadataStore, log: str) -> int:
-    """The compacted ledger that a topic names, by the path of its log; NO_LEDGER: none.
+    """Return the compacted ledger that the topic with the log path `log` names, or NO_LEDGER.
 
     Raises:
-        OwnerUnclearError: what is stored cannot be understood.
-        MetadataError: the store cannot be reached.
+        OwnerUnclearError: the stored record cannot be read.
+        MetadataError: the metadata store cannot be reached.
     """
     path = cursor_path(log, CURSOR)
     try:
@@ -229,7 +233,7 @@ async def delete_compacted(
     log: str,
     delete_cursor: Callable[[], Awaitable[None]],
 ) -> None:
-    """Delete the cursor of a topic's compaction, and then the ledger that it names.
+    """Delete the cursor of a topic's compaction, then the ledger that it names.
 
     Raises:
         LedgerError, CursorError: call again, or leave the ledger to the orphan sweep.

@@ -1,13 +1,13 @@
-"""Compaction of one topic: when it runs, what it leaves behind, and where its result is.
+"""Compaction of one topic: when it runs, what it stores, and where its result is.
 
-The result is a ledger beside the topic, and a record in the cursor `__compaction` that names it
-together with the horizon, the last entry that was compacted. In this order: the new ledger is
-written and closed; the record is replaced by compare-and-set; the cursor moves to the horizon, so
-that trimming may follow; the ledger before is deleted. Killed anywhere, the topic has the old
-compacted ledger or the new one, and at worst a ledger that nobody names: an orphan.
+The result is a ledger beside the topic, and a record in the cursor `__compaction`. The record names
+the ledger and the horizon, the last entry that was compacted. The order of the steps is fixed. The
+new ledger is written and closed. The record is replaced by compare-and-set. The cursor moves to the
+horizon, so that trimming may follow. The former ledger is deleted. After a crash at any point, the
+topic has the old compacted ledger or the new one, and at worst there is an orphan ledger.
 
-Only the owner of the topic compacts: it asks for its tenure in each portion, and another owner that
-has opened the cursor makes the compare-and-set fail.
+Only the owner of the topic compacts. It checks its tenure in each portion. If another owner has
+opened the cursor, the compare-and-set fails.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ _log = structlog.get_logger()
 
 
 class Status(Enum):
-    """What the last compaction has come to. The values are Pulsar's."""
+    """Outcome of the last compaction. The values are Pulsar's."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -69,7 +69,7 @@ class Status(Enum):
 
 
 class CompactedLedgers(Protocol):
-    """Makes, opens and deletes ledgers; `LedgerClient` is one."""
+    """Creates, opens and deletes ledgers; `LedgerClient` is one."""
 
     async def create(
         self,
@@ -87,16 +87,16 @@ class CompactedLedgers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompactionCursor:
-    """How a topic's compaction comes by its cursor, `CURSOR`."""
+    """Access to the cursor of a topic's compaction, `CURSOR`."""
 
     is_stored: Callable[[], Awaitable[bool]]
     open: Callable[[Position], Awaitable[Cursor]]
-    """Opens it, or makes it at a position."""
+    """Opens the cursor; creates it at this position if it is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionSurroundings:
-    """What the compactions of a broker have in common."""
+    """The objects that all compactions of a broker share."""
 
     ledgers: CompactedLedgers
     settings: BrokerSettings
@@ -106,13 +106,13 @@ class CompactionSurroundings:
 
 @dataclass(slots=True)
 class CompactionStats:
-    """Of the compactions since the topic was loaded. Times are ms, 0: none."""
+    """Figures since the topic was loaded. Times are ms since the epoch; 0 = never."""
 
     removed: int = 0
-    """Messages that the last one removed."""
+    """Messages that the last compaction removed."""
     removed_total: int = 0
     entries: int = 0
-    """Entries that the last one left."""
+    """Entries that the last compaction left."""
     succeeded: int = 0
     failed: int = 0
     succeeded_ms: int = 0
@@ -121,7 +121,7 @@ class CompactionStats:
 
 
 class Compaction(Feature):
-    """Compaction of one topic that this broker owns. Everything happens on the event loop."""
+    """Compaction of one topic that this broker owns. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Compaction(Feature):
         *,
         find_last: Callable[[], Awaitable[tuple[Position, int]]],
     ) -> None:
-        """`find_last`: finds the last message of the topic, compacted or not."""
+        """Create the feature. `find_last` finds the last message of the topic, compacted or not."""
         self._topic = topic
         self._log = log
         self._at = at
@@ -142,16 +142,17 @@ class Compaction(Feature):
         self._opening = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.compacted: CompactedLedger | None = None
-        """What is left of the topic up to its horizon; None before the first compaction."""
+        """The compacted ledger; None before the first compaction."""
         self.status = Status.NOT_RUN
         self.last_error = ""
         self.stats = CompactionStats()
 
     async def restore(self) -> None:
-        """Open the cursor, if there is one, and learn where the compacted ledger is.
+        """Open the cursor if it is stored, and read its record of the compacted ledger.
 
         Raises:
-            CursorError, UnreadableRecordError
+            CursorError: the cursor cannot be opened now.
+            UnreadableRecordError: the record cannot be read.
         """
         if not await self._at.is_stored():
             return
@@ -159,11 +160,11 @@ class Compaction(Feature):
         self._adopt(record_in(cursor.properties, of=str(self._topic.name)))
 
     async def have_cursor(self) -> Cursor:
-        """The cursor, made now if need be: from then on it holds the topic's entries.
+        """Return the cursor; create it if it is missing. From then on it holds the topic's entries.
 
         Raises:
-            CursorError: it cannot be opened now.
-            CompactionStoppedError
+            CursorError: the cursor cannot be opened now.
+            CompactionStoppedError: the topic was closed meanwhile.
         """
         async with self._opening:
             if self._cursor is None:
@@ -182,7 +183,10 @@ class Compaction(Feature):
     # Running
 
     def look(self) -> Work | None:
-        """What is to be done by the topic's threshold; None: nothing now."""
+        """Start a compaction if the topic has reached its threshold.
+
+        Return the work of creating the cursor if that is due, otherwise None.
+        """
         threshold = self._topic.policies.compaction_threshold_bytes
         if threshold <= 0 or self.status is Status.RUNNING:
             return None
@@ -199,11 +203,11 @@ class Compaction(Feature):
         await self.have_cursor()
 
     def start(self) -> None:
-        """Begin to compact.
+        """Start a compaction.
 
         Raises:
-            ConflictError: that is being done already.
-            ServiceNotReadyError: the topic is being closed.
+            ConflictError: a compaction is already running.
+            ServiceNotReadyError: the topic is closing.
         """
         name = str(self._topic.name)
         if self.status is Status.RUNNING:
@@ -214,7 +218,7 @@ class Compaction(Feature):
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"compact-{name}")
 
     async def finished(self) -> None:
-        """Return when no compaction is under way."""
+        """Return when no compaction is running."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -229,12 +233,12 @@ class Compaction(Feature):
         return (self._cursor,) if self._cursor is not None else ()
 
     def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
-        """A subscription is being opened: it may read what is compacted."""
+        """Let a subscription that is being opened read the compacted ledger."""
         first = self._log.first_position
         return replace(context, early=EarlyPlace(lambda: self.compacted, first, context.cursor))
 
     def close(self) -> None:
-        """The topic is closed: a compaction under way is broken off."""
+        """Cancel a running compaction: the topic is closed."""
         if self._task is not None:
             self._task.cancel()
 
@@ -277,7 +281,7 @@ class Compaction(Feature):
 
     async def _compact(self) -> Written:
         cursor = await self.have_cursor()
-        # What is in an open transaction is neither new nor old yet.
+        # Messages of an open transaction have no outcome yet: the horizon stays before them.
         before, horizon = self.compacted, self._topic.visibility.last
         if horizon.entry_id < 0 or horizon <= self._horizon:
             return Written()  # nothing new
@@ -306,7 +310,7 @@ class Compaction(Feature):
             await self._delete(ledger_id)
             ledger_id = NO_LEDGER
         record = CompactionRecord(ledger_id=ledger_id, horizon=horizon)
-        # From here on nobody can tell, if this fails, whether the record names the new ledger.
+        # If this fails, it is unknown whether the record names the new ledger.
         await cursor.set_properties(properties_of(record))
         self._adopt(record)
         cursor.ack_cumulative(horizon)
@@ -320,9 +324,10 @@ class Compaction(Feature):
         return self.compacted.horizon if self.compacted is not None else EARLIEST
 
     def _check(self) -> None:
-        """
+        """Check that this broker may continue.
+
         Raises:
-            CompactionStoppedError
+            CompactionStoppedError: the topic is closing, or has moved.
         """
         topic = self._topic
         if topic.is_leaving or not topic.tenure.holds():
@@ -338,7 +343,7 @@ class Compaction(Feature):
         )
 
     async def _delete(self, ledger_id: int) -> None:
-        """Delete a ledger that nobody names; what fails is left to the orphan sweep."""
+        """Delete a ledger that no record names; on a failure, leave it to the orphan sweep."""
         if ledger_id == NO_LEDGER:
             return
         try:
@@ -356,12 +361,13 @@ class Compaction(Feature):
     # Questions
 
     async def last_message(self) -> tuple[Position, int] | None:
-        """The last message for those who read what is compacted; None: there was no compaction.
+        """Return the last message of the compacted topic; None before the first compaction.
 
-        The position, and the index in its batch or -1; (-1, -1) if nothing is left.
+        The result is the position, and the index in the batch or -1; EARLIEST and -1 if nothing
+        remains.
 
         Raises:
-            BrokerPersistenceError: it cannot be read now.
+            BrokerPersistenceError: the last message cannot be read now.
         """
         compacted = self.compacted
         if compacted is None:
@@ -370,7 +376,7 @@ class Compaction(Feature):
             last = await self._find_last()
             if last[0] > compacted.horizon:
                 return last
-            # Behind the horizon are only messages of aborted transactions, and markers.
+            # Only messages of aborted transactions, and markers, are after the horizon.
         try:
             found = await compacted.last()
         except LedgerError as error:
@@ -385,14 +391,14 @@ class Compaction(Feature):
     def shown(self) -> Mapping[str, Any]:
         found: dict[str, Mapping[str, int]] = {"compaction": self.describe()}
         if self.compacted is not None:
-            # One of former times has not been counted.
+            # Entries of a ledger from before this load were not counted.
             entries = self.stats.entries if self.stats.succeeded else -1
             ledger_id = self.compacted.ledger_id
             found["compacted_ledger"] = {"ledgerId": ledger_id, "entries": entries}
         return found
 
     def describe(self) -> Mapping[str, int]:
-        """For the statistics of the topic, in Pulsar's words."""
+        """Return the figures for the statistics of the topic, in Pulsar's words."""
         return {
             "lastCompactionRemovedEventCount": self.stats.removed,
             "lastCompactionSucceedTimestamp": self.stats.succeeded_ms,
@@ -402,10 +408,10 @@ class Compaction(Feature):
 
 
 def compaction_of(topic: Topic) -> Compaction:
-    """The compaction of a topic.
+    """Return the compaction of a topic.
 
     Raises:
-        NotAllowedError: the topic keeps nothing.
+        NotAllowedError: the topic is not persistent.
     """
     found = topic.find(Compaction)
     if found is None:

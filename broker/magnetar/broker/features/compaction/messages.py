@@ -1,9 +1,9 @@
-"""The messages of an entry as compaction sees them: keys, tombstones, and what is left of a batch.
+"""The messages of an entry as compaction needs them: keys, tombstones, and the rest of a batch.
 
-A *tombstone* is a message with a key and no payload, or with the mark of a null value: it takes the
-key away. What cannot be looked into is *opaque* and kept whole: batches that are encrypted or
-damaged. Of a batch that lost messages the others keep their indexes: what is gone stays as an empty
-message with the mark `compacted_out`, and the batch lists which indexes are left.
+A *tombstone* is a message with a key that has no payload, or that is marked as a null value: it
+removes the key. An *opaque* entry is kept whole, because its messages cannot be read: an encrypted
+or damaged batch. In a batch that lost messages, the others keep their indexes. A removed message
+stays as an empty one with the mark `compacted_out`, and the batch lists the remaining indexes.
 
 Source: protocol sheet, sections 4 and 8. Pure.
 """
@@ -35,9 +35,9 @@ class Kind(Enum):
     """How an entry is compacted."""
 
     OPAQUE = auto()
-    """Kept whole: nobody can tell what is in it."""
+    """Kept whole: its messages cannot be read."""
     INTERNAL = auto()
-    """A marker of a broker's: dropped."""
+    """A marker that a broker wrote: dropped."""
     SINGLE = auto()
     CHUNK = auto()
     """A part of a message: all parts are kept, or none."""
@@ -55,14 +55,14 @@ class KeyedMessage:
 
 @dataclass(frozen=True, slots=True)
 class OpenedEntry:
-    """An entry, taken apart as far as it can be."""
+    """An entry, decoded as far as possible."""
 
     kind: Kind
     metadata: MessageMetadata
     messages: Sequence[KeyedMessage] = ()
-    """Without those that an earlier compaction took out."""
+    """Messages of the entry, without those that an earlier compaction removed."""
     items: Sequence[tuple[SingleMessageMetadata, bytes]] = ()
-    """The whole batch."""
+    """All messages of a batch, removed ones included."""
 
     @property
     def chunk_of(self) -> str:
@@ -80,7 +80,7 @@ class OpenedEntry:
 
 
 def open_entry(entry: bytes, *, batch_bytes_max: int) -> OpenedEntry:
-    """Take an entry apart. Batches above `batch_bytes_max` bytes, uncompressed, are opaque."""
+    """Decode an entry. Batches of more than `batch_bytes_max` uncompressed bytes are opaque."""
     try:
         metadata, body_at = split_payload(entry)
     except (DecodeError, MalformedPayloadError):
@@ -127,9 +127,9 @@ def _single(metadata: MessageMetadata, body_bytes: int) -> KeyedMessage:
 def rest_of_batch(
     entry: bytes, opened: OpenedEntry, is_kept: Callable[[KeyedMessage], bool]
 ) -> tuple[bytes | None, int]:
-    """The batch without what is not kept, and how many messages it has lost by that.
+    """Return a batch with its kept messages only, and the number of messages that it loses now.
 
-    The very bytes if it lost none; None if nothing is left.
+    Return the entry unchanged if it loses none; None if no message remains.
     """
     kept = [message.index for message in opened.messages if is_kept(message)]
     lost = len(opened.messages) - len(kept)
@@ -159,7 +159,7 @@ def rest_of_batch(
 
 
 def last_index_of(entry: bytes) -> int:
-    """Index of the last message that is left in a compacted batch; -1 if the entry is no batch."""
+    """Return the index of the last message left in a compacted batch; -1 for no batch."""
     try:
         metadata, _ = split_payload(entry)
     except (DecodeError, MalformedPayloadError):

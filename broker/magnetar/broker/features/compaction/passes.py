@@ -1,15 +1,16 @@
-"""The two passes of a compaction: learn what is newest, then write what stays.
+"""The two passes of a compaction: find the newest message of each key, then write what stays.
 
-Both read the same: what the compaction before has left, and the log behind its horizon. They read
-in bounded portions, and no faster than they may. What is written keeps the order and the positions
-of the topic.
+Both passes read the same entries: those that the last compaction left, and the log after its
+horizon. They read in bounded portions, within a rate limit. Written entries keep the order and the
+positions of the topic.
 
-Messages of a key are compared by their place: the later one counts. A chunked message counts from
-its last chunk on, and all its chunks stay or go together; chunks whose end was not seen stay. A
-uuid does not name one message: a producer that comes back with its name counts its messages from
-the beginning. So a chunk is a part of the message that ends next behind it. Nor is each last chunk
-the end of one: who lost its connection sends again what it had no receipt for, perhaps the last
-chunk alone. There is a first chunk between two ends.
+Messages of one key are compared by their position: the later one counts. A chunked message counts
+at the position of its last chunk, and its chunks stay or go together. Chunks whose last chunk was
+not seen stay. A uuid does not identify one message: a producer that returns under its name numbers
+its messages from the beginning. So a chunk belongs to the next message of that uuid that ends at or
+after it. Nor does each last chunk end a message. A producer that lost its connection sends
+unconfirmed chunks again, perhaps the last chunk alone. Between two ends there must be a first
+chunk.
 
 Source: managed ledger; protocol sheet, section 8.
 """
@@ -40,31 +41,31 @@ from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST, Position
 
 _KEY_COST_BYTES = 320
-"""Memory of one key beside its characters: its place, and its share of the table."""
+"""Memory of one key beside its characters: its position, and its share of the table."""
 
 
 class NewestMessages:
-    """The newest message of each key, within a bound on memory."""
+    """The newest message of each key, within a limit on memory."""
 
     def __init__(self, *, bytes_max: int, keeps_keyless: bool) -> None:
-        """`keeps_keyless`: messages without a key stay."""
+        """Begin without keys. `keeps_keyless`: whether messages without a key stay."""
         self._bytes_max = bytes_max
         self._keeps_keyless = keeps_keyless
         self._newest: dict[str, tuple[Position, int]] = {}
         self._begun: set[str] = set()
-        """Chunked messages with a first chunk and no end yet."""
+        """Chunked messages with a first chunk but no last one yet."""
         self._chunks_ends: defaultdict[str, list[Position]] = defaultdict(list)
-        """Where chunked messages end, in order, by their uuid."""
+        """Positions at which chunked messages end, in order, by uuid."""
         self._size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._newest)
 
     def note(self, position: Position, opened: OpenedEntry) -> None:
-        """The next entry, in the order of the topic.
+        """Note the next entry, in the order of the topic.
 
         Raises:
-            TooManyKeysError
+            TooManyKeysError: the keys exceed the memory limit.
         """
         if opened.kind is Kind.CHUNK and not self._ends_message(position, opened):
             return
@@ -94,7 +95,7 @@ class NewestMessages:
     def _ends_message(self, position: Position, chunk: OpenedEntry) -> bool:
         uuid = chunk.chunk_of
         if chunk.is_first_chunk and uuid not in self._begun:
-            self._pay(len(uuid))  # for its end, too
+            self._pay(len(uuid))  # pays for its end, too
             self._begun.add(uuid)
         if not chunk.is_last_chunk or uuid not in self._begun:
             return False
@@ -115,7 +116,7 @@ Portion = Sequence[tuple[Position, bytes]]
 
 
 class CompactableLog(Protocol):
-    """What a compaction needs of a log; `ManagedLog` is one."""
+    """The parts of a log that a compaction needs; `ManagedLog` has them."""
 
     @property
     def last_confirmed(self) -> Position: ...
@@ -143,7 +144,7 @@ class EntryWriter(Protocol):
 
 
 class Source:
-    """What there is to compact, in order; read twice."""
+    """The entries to compact, in order; read twice."""
 
     def __init__(
         self,
@@ -156,8 +157,13 @@ class Source:
         check: Callable[[], None],
         is_aborted: Callable[[Position], bool] = lambda _: False,
     ) -> None:
-        """`before`: what was compacted already. `check` raises if it is not to go on. `is_aborted`:
-        whether an entry is of a transaction that was aborted, and so is not there."""
+        """Create a source of the entries up to `horizon`.
+
+        Args:
+            before: result of the last compaction.
+            check: raises if the compaction must stop.
+            is_aborted: whether an entry belongs to an aborted transaction, and is left out.
+        """
         self._is_aborted = is_aborted
         self._log = log
         self._before = before
@@ -168,11 +174,11 @@ class Source:
         self._check = check
 
     async def portions(self) -> AsyncIterator[Portion]:
-        """All entries up to the horizon.
+        """Yield all entries up to the horizon.
 
         Raises:
             LedgerError, UnreadableRecordError: not all of them can be read now.
-            CompactionStoppedError
+            CompactionStoppedError: the compaction must stop.
         """
         after = EARLIEST
         if self._before is not None:
@@ -218,10 +224,12 @@ class Source:
 
 
 async def learn(source: Source, settings: BrokerSettings) -> NewestMessages:
-    """The first pass.
+    """Run the first pass: find the newest message of each key.
 
     Raises:
-        TooManyKeysError, and as `Source.portions`.
+        TooManyKeysError: the keys exceed the memory limit.
+        LedgerError, UnreadableRecordError: not all entries can be read now.
+        CompactionStoppedError: the compaction must stop.
     """
     newest = NewestMessages(
         bytes_max=settings.compaction_keys_bytes_max,
@@ -237,20 +245,21 @@ async def learn(source: Source, settings: BrokerSettings) -> NewestMessages:
 
 @dataclass(slots=True)
 class Written:
-    """What the second pass has written."""
+    """Figures of the second pass."""
 
     entries: int = 0
     removed: int = 0
-    """Messages that did not stay."""
+    """Messages that were removed."""
 
 
 async def write(
     source: Source, newest: NewestMessages, writer: EntryWriter, settings: BrokerSettings
 ) -> Written:
-    """The second pass; everything is confirmed on return.
+    """Run the second pass: write what stays. All of it is confirmed on return.
 
     Raises:
-        LedgerError, and as `Source.portions`.
+        LedgerError, UnreadableRecordError: an entry cannot be read or written now.
+        CompactionStoppedError: the compaction must stop.
     """
     written = Written()
     async for portion in source.portions():
@@ -269,7 +278,7 @@ async def write(
 def _rest(
     position: Position, entry: bytes, newest: NewestMessages, settings: BrokerSettings
 ) -> tuple[bytes | None, int]:
-    """What stays of an entry, and how many messages do not."""
+    """Return the rest of an entry, None if nothing stays, and the number of removed messages."""
     opened = open_entry(entry, batch_bytes_max=settings.compaction_batch_bytes_max)
     if opened.kind is Kind.OPAQUE:
         return entry, 0

@@ -1,10 +1,10 @@
-"""Deduplication on one topic: what is accepted, what is answered instead, and the snapshots of it.
+"""Deduplication on one topic: which messages are duplicates, and snapshots of the state.
 
-The state follows the log: ids are noted as stored when the log confirms them, and a snapshot is
-taken in that same moment, together with the position of the last entry in it (defect M19). It lies
-in a durable cursor, which holds the entries that a replay would need against trimming. An append
-whose outcome is unknown ends the topic's time here: whoever loads it next asks the recovered log.
-Why that is never wrong: docs/decisions/0023.
+The state follows the log. An id counts as stored when the log confirms it, and a snapshot is taken
+in that same moment, together with the position of the last entry in it (defect M19). The snapshot
+is stored in a durable cursor, which holds back trimming of the entries that a replay would need.
+After an append with an unknown outcome, this broker drops the topic: the next owner decides by the
+recovered log. Why that is never wrong: docs/decisions/0023.
 
 Source: protocol sheet, section 7; managed ledger, rule 3.2.
 """
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 
 def sequence_id_of(entry: bytes) -> tuple[str, int] | None:
-    """Producer name and highest sequence id of a stored entry; None: it says nothing of that."""
+    """Return producer name and highest sequence id of a stored entry; None if it has none."""
     try:
         metadata, _ = split_payload(entry)
     except (DecodeError, MalformedPayloadError):
@@ -45,13 +45,13 @@ def sequence_id_of(entry: bytes) -> tuple[str, int] | None:
     if metadata.HasField("marker_type") or is_open_chunk(metadata):
         return None
     if metadata.HasField("replicated_from"):
-        return None  # its producer is one of another cluster: its place there tells (receiving.py)
+        return None  # of a producer in another cluster: its place there decides (receiving.py)
     highest = max(metadata.sequence_id, metadata.highest_sequence_id)
     return metadata.producer_name, min(highest, SEQUENCE_ID_MAX)
 
 
 def is_open_chunk(metadata: MessageMetadata) -> bool:
-    """Whether the entry is a chunk with others of its message behind it."""
+    """Whether the entry is a chunk that is not the last of its message."""
     chunks: int = metadata.num_chunks_from_msg
     return chunks > 1 and metadata.chunk_id != chunks - 1
 
@@ -61,14 +61,14 @@ CURSOR: Final = "pulsar.dedup"
 
 
 _SWITCHED: Final = "deduplication is switched on or off"
-"""Whether ledgers overlap, and whether there is a cursor, must be the same for everything that is
-stored in one go (decision 23): the topic is opened anew."""
+"""Reason to reopen the topic. Whether ledgers overlap, and whether there is a cursor, must be the
+same for everything that is stored in one go (decision 23)."""
 
 _OPEN_CHUNK: Final = EntryNotes[None]("a chunk before the last of its message")
 
 
 class Deduplication(Feature):
-    """The sequence ids of one topic that this broker owns. Everything happens on the event loop."""
+    """Sequence ids of one topic that this broker owns. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -79,8 +79,11 @@ class Deduplication(Feature):
         connected: Container[str],
         clock: Clock,
     ) -> None:
-        """`open_cursor` opens the cursor `CURSOR`, or makes it at the end. `connected`: names of
-        the producers of now.
+        """Begin without any ids; `restore` loads them.
+
+        Args:
+            open_cursor: opens the cursor `CURSOR`, or creates it at the end of the log.
+            connected: names of the producers that are connected now.
         """
         self.snapshot_entries = topic.policies.deduplication_snapshot_entries
         """Entries after which the next snapshot is due."""
@@ -95,15 +98,15 @@ class Deduplication(Feature):
         self._connected = connected
         self._clock = clock
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
-        """Producers that wait until the writes under their name are answered."""
+        """Producers that wait, by name, until all writes under that name have an outcome."""
         self._is_closed = False
 
-    # Its life
+    # Life cycle
 
     async def restore(self) -> None:
-        """Know what the log has: the cursor's snapshot, and every entry behind it.
+        """Load the ids: the cursor's snapshot, then every entry of the log after it.
 
-        A topic that did not deduplicate before has a cursor that begins at the end.
+        If the topic did not deduplicate before, the cursor begins at the end of the log.
 
         Raises:
             LedgerError, CursorError: not everything can be read now.
@@ -148,7 +151,7 @@ class Deduplication(Feature):
 
     @property
     def snapshots(self) -> LogSnapshots:
-        """The snapshots of the ids."""
+        """Snapshots of the sequence ids."""
         assert self._snapshots is not None, "they are restored"
         return self._snapshots
 
@@ -164,19 +167,20 @@ class Deduplication(Feature):
 
     @property
     def names(self) -> int:
-        """Producer names that are known."""
+        """Number of known producer names."""
         return len(self._ids)
 
     # Producers
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """The highest id known for a producer name; -1: none."""
+        """Return the highest id known for a producer name; -1 if none is known."""
         return self._ids.last_of(producer_name)
 
     async def settled(self, producer_name: str) -> None:
-        """Return when no write of that name is under way, or the topic is closed.
+        """Return when no write under that name is pending, or when the topic is closed.
 
-        What a producer is told of its last id must hold, and what it sends again must be decided.
+        The last id that a producer is given must stay true, and a message that it sends again must
+        get a definite verdict.
         """
         while not self._is_closed and not self._ids.is_settled(producer_name):
             waiting = asyncio.get_running_loop().create_future()
@@ -188,12 +192,13 @@ class Deduplication(Feature):
     def check(
         self, batch: PublishBatch, send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
-        """Look at a message that comes next in the batch.
+        """Check the next message of a batch.
 
         Raises:
-            BrokerMetadataError: its metadata, which are all that a replay has, say something else.
+            BrokerMetadataError: its metadata, which are all that a replay can read, differ from the
+                command, or its sequence id is too high.
         """
-        # For every message: as few looks into the commands as can be.
+        # Called for every message: read the commands as little as possible.
         name, sequence_id = batch.producer_name, send.sequence_id
         if metadata.sequence_id != sequence_id or metadata.producer_name != name:
             if is_replicator(name):
@@ -211,8 +216,10 @@ class Deduplication(Feature):
             _OPEN_CHUNK.add(batch, None)
 
     def accept(self, batch: PublishBatch) -> Iterable[PublishBatch] | None:
-        """Accept a batch whose messages are all new, as nearly always; else take it apart. Copies
-        of other clusters have been judged."""
+        """Accept a batch whose messages are all new, as nearly always; otherwise split it.
+
+        Copies from other clusters pass: `receiving.py` has decided about them.
+        """
         if is_replicator(batch.producer_name):
             return None
         if batch.notes is None or _OPEN_CHUNK not in batch.notes:
@@ -224,7 +231,7 @@ class Deduplication(Feature):
         return self._take_apart(batch)
 
     def _take_apart(self, batch: PublishBatch) -> Iterator[PublishBatch]:
-        """Parts of the batch of one verdict each, in order. What is new is accepted."""
+        """Yield the parts of the batch in order, each with one verdict; accept new messages."""
         open_chunks = {at for at, _ in _OPEN_CHUNK.of(batch)}
         verdicts = [
             Verdict.NEW if at in open_chunks else self._judge(batch, at)
@@ -254,7 +261,7 @@ class Deduplication(Feature):
 
     @staticmethod
     def _highest(part: PublishBatch) -> int:
-        """The highest id that the part's entries have; -1: chunks before the last alone."""
+        """Return the highest id of the part's entries; -1 if all are chunks before the last."""
         open_chunks = {at for at, _ in _OPEN_CHUNK.of(part)}
         return max(
             (
@@ -268,7 +275,7 @@ class Deduplication(Feature):
         )
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """The log has confirmed a batch that was accepted."""
+        """Note that the log has confirmed an accepted batch."""
         entries = len(batch.payloads)
         name = batch.producer_name
         if batch.highest >= 0:
@@ -279,8 +286,11 @@ class Deduplication(Feature):
         self.snapshots.take_after_entries(self.snapshot_entries)
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
-        """Messages may turn up in the log: only its recovery tells. But a log that ends, or has
-        ended, refuses for sure and for good: reloading it would hold up what the end is for."""
+        """Drop the topic: only the log's recovery tells whether the messages are stored.
+
+        A terminated log, or one that is being terminated, is an exception. It refuses an append
+        definitely and for good, and a reload would delay the work that the termination is for.
+        """
         topic = self._topic
         if isinstance(error, LogTerminatedError) or topic.log.terminated is not None:
             return
@@ -290,7 +300,7 @@ class Deduplication(Feature):
     # Snapshots
 
     def _encode(self) -> Mapping[str, int]:
-        """The ids that a snapshot holds; names beyond the bounds are forgotten, or left out."""
+        """Return the ids for a snapshot; names beyond the limits are forgotten, or left out."""
         settings = self._settings
         self._ids.forget(
             unused_since_s=self._clock.monotonic_s() - settings.dedup_names_unused_s,
@@ -309,10 +319,10 @@ class Deduplication(Feature):
             )
         return snapshot
 
-    # The end
+    # Closing
 
     def close(self) -> None:
-        """The topic is closed: a last snapshot for the cursor's last save; nobody waits on."""
+        """Take a last snapshot for the cursor's last save, and release all waiting producers."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -328,11 +338,14 @@ class Deduplication(Feature):
 
 
 class NoDeduplication(Feature):
-    """A topic does not deduplicate. It forgets what was known when it did, before anything is
-    stored: what is stored meanwhile is in no snapshot."""
+    """A topic that does not deduplicate.
+
+    It deletes the ids of an earlier time before anything is stored, because no snapshot covers what
+    is stored meanwhile.
+    """
 
     def __init__(self, topic: TopicPort, remove_cursor: Callable[[], Awaitable[None]]) -> None:
-        """`remove_cursor` deletes the cursor `CURSOR`, if there is one."""
+        """Create the feature. `remove_cursor` deletes the cursor `CURSOR`, if there is one."""
         self._topic = topic
         self._remove_cursor = remove_cursor
 

@@ -1,11 +1,11 @@
-"""Track the sequence ids of a topic's producers: *accepted*, and *stored*. Pure.
+"""Sequence ids of a topic's producers: the highest *accepted*, and the highest *stored*. Pure.
 
-By name, because a producer that comes back has nothing else. The ids of a name ascend: what is not
-above the highest that was accepted for a write was sent before. If it is not above the highest
-stored one either, it is stored, or was refused before something behind it was: a *duplicate*.
-Between the two it is *undecided*: its write is under way.
+They are kept by producer name, because a producer that returns has nothing else. The ids of a name
+ascend: a message whose id is not above the highest accepted one was sent before. If its id is not
+above the highest stored one either, it is a *duplicate*: it is stored, or it was refused before a
+later message was stored. Between the two it is *undecided*: its write is pending.
 
-Of a chunked message only the last chunk counts: all chunks have the same id.
+Only the last chunk of a chunked message counts: all chunks have the same id.
 
 Source: protocol sheet, section 7.
 """
@@ -17,14 +17,14 @@ from itertools import islice
 from operator import lt
 
 SEQUENCE_ID_MAX = (1 << 63) - 1
-"""A snapshot and PRODUCER_SUCCESS hold signed numbers."""
+"""Highest sequence id: a snapshot and PRODUCER_SUCCESS hold signed 64-bit numbers."""
 
 _NUMBER_BYTES = 24
-"""Of one id with its signs in the JSON of a cursor's node."""
+"""Bytes of one id with its punctuation in the JSON of a cursor's node."""
 
 
 class Verdict(Enum):
-    """What becomes of a message."""
+    """Decision about one message."""
 
     NEW = auto()
     DUPLICATE = auto()
@@ -35,21 +35,21 @@ class SequenceIds:
     """The highest sequence ids of each producer name."""
 
     def __init__(self, stored: Mapping[str, int] | None = None, *, now_s: float = 0.0) -> None:
-        """`stored`: of a snapshot; its names count as used at `now_s`, by the monotonic clock."""
+        """Begin with the ids of a snapshot; its names count as used at `now_s` (monotonic)."""
         self._stored = dict(stored or {})
         self._accepted = dict(self._stored)
         self._used_s = dict.fromkeys(self._stored, now_s)
-        """When each name was used last, in that order."""
+        """When each name was last used, oldest first."""
 
     def __len__(self) -> int:
         return len(self._accepted)
 
     def last_of(self, name: str) -> int:
-        """The highest id accepted from that name; -1: none."""
+        """Return the highest id accepted from that name; -1 if none."""
         return self._accepted.get(name, -1)
 
     def is_settled(self, name: str) -> bool:
-        """Whether no write of that name is under way."""
+        """Whether no write under that name is pending."""
         return self._accepted.get(name) == self._stored.get(name)
 
     # Publishing
@@ -57,10 +57,13 @@ class SequenceIds:
     def accept(
         self, name: str, sequence_ids: Sequence[int], highest_ids: Sequence[int], now_s: float
     ) -> int:
-        """Accept messages if all of them are new, as nearly always: the highest id; -1 if not.
+        """Accept messages if all of them are new, as nearly always; return the highest id.
 
-        Then nothing was accepted; see `judge`. `highest_ids`: of batches, 0 where there is none.
-        No message is a chunk before the last of its message.
+        Return -1 if one is not new. Nothing is accepted then; call `judge` for each. No message may
+        be a chunk before the last of its message.
+
+        Args:
+            highest_ids: the highest id of each batch; 0 for a message that is no batch.
         """
         if any(highest_ids):
             highs: Sequence[int] = list(map(max, sequence_ids, highest_ids))
@@ -74,7 +77,7 @@ class SequenceIds:
         return highs[-1]
 
     def judge(self, name: str, sequence_id: int, highest_id: int, now_s: float) -> Verdict:
-        """One message, which is accepted if it is new. No chunk before the last."""
+        """Decide about one message, and accept it if it is new. Not for chunks before the last."""
         if sequence_id > self._accepted.get(name, -1):
             self._use(name, max(sequence_id, highest_id), now_s)
             return Verdict.NEW
@@ -88,11 +91,11 @@ class SequenceIds:
         self._used_s[name] = now_s
 
     def on_stored(self, name: str, highest: int) -> None:
-        """Messages up to that id are stored. In the order in which they were accepted."""
+        """Note that messages up to that id are stored. Call this in the order of acceptance."""
         self._stored[name] = highest
 
     def replayed(self, name: str, highest: int, now_s: float) -> None:
-        """A stored message was read again; the order of its name may have been anything."""
+        """Note a stored message that a replay has read; ids of one name may come in any order."""
         highest = max(highest, self._stored.get(name, -1))
         self._stored[name] = highest
         self._use(name, highest, now_s)
@@ -100,9 +103,9 @@ class SequenceIds:
     # Snapshots
 
     def forget(self, *, unused_since_s: float, names_max: int, connected: Container[str]) -> int:
-        """Forget names that were not used since then, and beyond the limit those unused longest.
+        """Forget names unused since `unused_since_s`, or beyond `names_max`, oldest use first.
 
-        Not those that are connected, or have a write under way. Returns how many were forgotten.
+        Names that are connected or have a pending write stay. Return the number of forgotten names.
         """
         surplus = len(self._used_s) - names_max
         gone: list[str] = []
@@ -118,9 +121,9 @@ class SequenceIds:
         return len(gone)
 
     def snapshot(self, *, names_max: int, bytes_max: int) -> dict[str, int]:
-        """The stored ids, of the names that were used last if not all fit.
+        """Return the stored ids; if not all fit, those of the most recently used names.
 
-        `bytes_max`: of the names with their ids, as JSON in UTF-8.
+        `bytes_max` limits the names with their ids, as JSON in UTF-8.
         """
         kept: dict[str, int] = {}
         room = bytes_max

@@ -1,7 +1,7 @@
-"""Buckets of the index of delayed messages, in ledgers: write, name, read, delete.
+"""Buckets of the index of delayed messages, stored in ledgers: write, name, read, delete.
 
-Which ledgers hold the index is a property of the topic's log. A bucket's ledger is closed before it
-is named there, and deleted after it is not.
+A property of the topic's log lists the ledgers of the index. A bucket's ledger is closed before the
+property lists it, and deleted after the property no longer does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,26 +25,27 @@ _log = structlog.get_logger()
 PROPERTY = "magnetar.delayed.buckets"
 
 COMPONENT = "delayed-index"
-"""In the custom metadata of those ledgers; the orphan sweep knows them by it."""
+"""Component in the custom metadata of these ledgers, by which the orphan sweep finds their
+owner."""
 
 FORMAT = 1
 
 
 class StoredBucket(BaseModel):
-    """One ledger of the index. Its entries are segments."""
+    """One ledger of the index, whose entries are segments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     ledger_id: int
     records: int
     starts_ms: list[int]
-    """When the first record of each segment is due, ms since the epoch."""
+    """Due time of the first record of each segment, ms since the epoch."""
     last: tuple[int, int]
-    """The highest position in it: ledger, entry."""
+    """Highest position in the bucket: ledger, entry."""
 
 
 class BucketList(BaseModel):
-    """The value of the property."""
+    """Value of the property that lists the buckets."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,10 +54,10 @@ class BucketList(BaseModel):
 
 
 def buckets_in(properties: Mapping[str, str], *, of: str) -> Sequence[StoredBucket]:
-    """The buckets that the properties of a log name; `of`: whose they are, for the error.
+    """Return the buckets that the properties of a log list. `of` names the log in errors.
 
     Raises:
-        BrokerPersistenceError: the value is not one for this release.
+        BrokerPersistenceError: this release cannot read the value.
     """
     value = properties.get(PROPERTY)
     if value is None:
@@ -76,14 +77,14 @@ def buckets_in(properties: Mapping[str, str], *, of: str) -> Sequence[StoredBuck
 
 
 def property_of(buckets: Sequence[StoredBucket]) -> dict[str, str | None]:
-    """The change of the log's properties that names these."""
+    """Return the change of the log's properties that lists these buckets."""
     if not buckets:
         return {PROPERTY: None}
     return {PROPERTY: BucketList(buckets=list(buckets)).model_dump_json()}
 
 
 class BucketLog(Protocol):
-    """The log whose properties name the buckets; `ManagedLog` is one."""
+    """The log whose properties list the buckets; `ManagedLog` is one."""
 
     @property
     def path(self) -> str: ...
@@ -103,15 +104,15 @@ class BucketLedgers:
         self._readers: dict[int, LedgerReader] = {}
 
     def stored(self) -> Sequence[StoredBucket]:
-        """What the log names.
+        """Return the buckets that the log's properties list.
 
         Raises:
-            BrokerPersistenceError: not for this release.
+            BrokerPersistenceError: this release cannot read the list.
         """
         return buckets_in(self._log.properties, of=self._log.path)
 
     async def write(self, segments: Sequence[bytes], policies: Policies) -> int:
-        """Store segments in a new ledger, which nothing names yet; returns its id."""
+        """Store segments in a new ledger, which no property lists yet; return its id."""
         writer = await self._client.create(
             ensemble_size=policies.persistence.ensemble,
             write_quorum=policies.persistence.write_quorum,
@@ -124,16 +125,16 @@ class BucketLedgers:
             await writer.close()
         except BaseException:
             writer.abandon()
-            await self.delete(writer.ledger_id)  # it is tried again with another
+            await self.delete(writer.ledger_id)  # the retry uses another ledger
             raise
         return writer.ledger_id
 
     async def name(self, buckets: Sequence[StoredBucket]) -> None:
-        """Replace the list of stored buckets in the metadata."""
+        """Replace the list of stored buckets in the log's properties."""
         await self._log.update_properties(property_of(buckets))
 
     async def read(self, ledger_id: int, first: int, last: int) -> list[bytes]:
-        """Segments of a bucket, both ends included."""
+        """Read segments `first` through `last` of a bucket."""
         reader = self._readers.get(ledger_id)
         if reader is None:
             reader = self._readers[ledger_id] = await self._client.open(ledger_id)
@@ -143,7 +144,7 @@ class BucketLedgers:
         return found
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger that is not named any more; what fails is left to the orphan sweep."""
+        """Delete a ledger that is no longer listed; on a failure, leave it to the orphan sweep."""
         self._readers.pop(ledger_id, None)
         try:
             await self._client.delete(ledger_id)
@@ -154,11 +155,11 @@ class BucketLedgers:
 
 
 async def delete_index(client: LedgerClient, store: MetadataStore, path: str) -> None:
-    """Delete the ledgers of an index that nobody will open again: its topic is being deleted.
+    """Delete the ledgers of the index of a topic that is being deleted.
 
     Raises:
-        BrokerPersistenceError: the list is not for this release.
-        LedgerError: what is left goes with the next attempt, or the orphan sweep.
+        BrokerPersistenceError: this release cannot read the list of ledgers.
+        LedgerError: a deletion failed; the next attempt or the orphan sweep deletes the rest.
     """
     try:
         node = await store.get(path)
@@ -172,7 +173,10 @@ async def delete_index(client: LedgerClient, store: MetadataStore, path: str) ->
 
 
 def delayed_index_refers(store: MetadataStore) -> IsReferred:
-    """Asks the log that the ledger was made for (component "delayed-index")."""
+    """Return the check of the orphan sweep for the component "delayed-index".
+
+    It looks for the ledger in the properties of the log that the ledger was made for.
+    """
 
     async def is_referred(metadata: LedgerMetadata) -> bool:
         path = metadata.custom_metadata.get("log")

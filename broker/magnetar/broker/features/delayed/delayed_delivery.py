@@ -1,18 +1,18 @@
-"""Delayed delivery on one topic: what is withheld, when it goes out, and where that is stored.
+"""Delayed delivery on one topic: entries that are withheld until they are due.
 
-An entry is withheld while its time is more than a tick away (protocol sheet section 11). It is put
-into the index when the first dispatcher comes by, and all subscriptions find it there. A dispatcher
-passes it over, without reading it if the index knows it, and gets it by `deliver` when it is due:
-one timer releases what is due to all of them.
+An entry is withheld while its due time is more than a tick away (protocol sheet section 11). The
+first dispatcher that reads it adds it to the index, where all subscriptions find it. A dispatcher
+skips a withheld entry, without reading it if the index knows it. When the entry is due, the
+dispatcher gets it by `deliver`: one timer releases due entries to all subscriptions.
 
-The index is stored for the sake of its size and of the next start: records go to ledgers in
-buckets, and the log's properties name those. What a crash takes from the tail, dispatchers find
-again: they look at every entry that the index does not withhold. For the same reason a bucket that
-cannot be read is let go. A ledger is written and closed before it is named, and deleted after it is
-not: a crash between leaves orphans.
+The index is stored to bound its memory, and for the next start. Buckets of records go to ledgers,
+and the log's properties list those ledgers. A crash loses the tail, but dispatchers find its
+entries again, because they read every entry that the index does not withhold. For the same reason
+the broker gives up a bucket that it cannot read. A ledger is written and closed before it is
+listed, and deleted after it is no longer listed: a crash in between leaves orphans.
 
-Times are those of the wall clock. One that is set back withholds again what a dispatcher meets once
-more; one that is set forward is noticed at the latest after `_TIMER_MAX_S`.
+Times are those of the wall clock. After it is set back, entries that a dispatcher reads again are
+withheld again. A clock that is set forward takes effect within `_TIMER_MAX_S`.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ _log = structlog.get_logger()
 
 _TIMER_MAX_S = 5.0
 _RELEASED_AT_ONCE = 2_000
-"""Between turns of the loop."""
+"""Entries released per turn of the event loop, at most."""
 _FOREVER_MS = (1 << 63) - 1
 
 
 class BucketStorage(Protocol):
-    """Where buckets are kept; `BucketLedgers` is one. Errors are those of the ledger component."""
+    """Storage of buckets; `BucketLedgers` is one. Errors are those of the ledger component."""
 
     def stored(self) -> Sequence[StoredBucket]: ...
 
@@ -61,7 +61,7 @@ class BucketStorage(Protocol):
 
 
 class DelayedDelivery(Feature):
-    """What is delayed on one topic."""
+    """Delayed delivery of one topic."""
 
     def __init__(
         self, topic: TopicPort, storage: BucketStorage, settings: BrokerSettings, clock: Clock
@@ -75,7 +75,7 @@ class DelayedDelivery(Feature):
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        """What the timer waits for, wall clock."""
+        """Due time that the timer waits for, ms of the wall clock."""
         self._released_s = -_TIMER_MAX_S
         self._loading: asyncio.Task[None] | None = None
         self._storing: asyncio.Task[None] | None = None
@@ -85,38 +85,38 @@ class DelayedDelivery(Feature):
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next entry is due; None: none is known."""
+        """When the next entry is due, ms since the epoch; None if no such entry is known."""
         return self._index.next_due_ms
 
     @property
     def withheld(self) -> PositionSet:
-        """Entries that are not due, as far as they are known."""
+        """Known entries that are not due yet."""
         return self._index.withheld
 
     @property
     def due_entries_max(self) -> int:
-        """Entries that are due and wait in one dispatcher."""
+        """Most due entries that wait in the queue of one dispatcher."""
         return self.settings.delayed_due_entries_max
 
     @property
     def size_bytes(self) -> int:
-        """Of the index, in memory and in ledgers."""
+        """Bytes of the index, in memory and in ledgers."""
         return self._index.size_bytes
 
     @property
     def in_memory_bytes(self) -> int:
-        """Of the index, without what is in ledgers only."""
+        """Bytes of the index in memory."""
         return self._index.in_memory_bytes
 
     @property
     def stored_ledgers(self) -> list[int]:
-        """The ledgers that hold the index."""
+        """Ledgers that hold the index."""
         return [each.ledger_id for each in self._index.buckets if each.ledger_id is not None]
 
     # Subscriptions
 
     def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
-        """A subscription is being opened: its dispatchers ask about delays from now on."""
+        """Make the dispatchers of a subscription that is being opened withhold delayed entries."""
         self._views = [each for each in self._views if not each.is_closed]
         view = SubscriptionDelays(self, subscription)
         self._views.append(view)
@@ -124,7 +124,7 @@ class DelayedDelivery(Feature):
         return replace(context, delays=view, on_progress=on_progress)
 
     def withholds(self, position: Position, due_ms: int) -> bool:
-        """Whether an entry with that time is held back; it is remembered then."""
+        """Whether an entry with this due time is withheld; if so, remember it."""
         index = self._index
         if position in index.withheld:
             return True
@@ -138,7 +138,7 @@ class DelayedDelivery(Feature):
         return True
 
     def _cutoff_ms(self) -> int:
-        """What has its time until then is not delayed any more."""
+        """Return the time up to which entries count as due, ms since the epoch."""
         policies = self._topic.policies
         if not policies.delayed_delivery.active:
             return _FOREVER_MS
@@ -155,10 +155,10 @@ class DelayedDelivery(Feature):
     def check(
         self, batch: PublishBatch, send: Send, metadata: MessageMetadata, _payload: bytes
     ) -> None:
-        """Look at a message before it is stored.
+        """Check a message before it is stored.
 
         Raises:
-            NotAllowedError: it is delayed for longer than the topic's policy allows.
+            NotAllowedError: its delay is longer than the topic's policy allows.
         """
         delay_max_ms = self._topic.policies.delayed_delivery.max_delay_ms
         if delay_max_ms <= 0 or not metadata.HasField("deliver_at_time"):
@@ -174,10 +174,10 @@ class DelayedDelivery(Feature):
     # Releasing
 
     def release(self) -> None:
-        """Give subscriptions what is due by now; what does not fit into a turn follows."""
+        """Release the entries that are due; those beyond the limit of a turn follow later."""
         self._stop_timer()
         if self._is_closed or self._loading is not None:
-            return  # what is being loaded ends here again
+            return  # the load in progress calls this again at its end
         self._released_s = self._clock.monotonic_s()
         due, missing = self._index.take_due(self._cutoff_ms(), _RELEASED_AT_ONCE)
         if due:
@@ -191,7 +191,7 @@ class DelayedDelivery(Feature):
             self.store()
 
     def _arm(self) -> None:
-        """Set the timer to when something is due; not more often than once a tick, nor too late."""
+        """Set the timer to the next due time: at most once per tick, within `_TIMER_MAX_S`."""
         self._stop_timer()
         due_ms = self._index.next_due_ms
         if due_ms is None or self._is_closed or self._loading is not None:
@@ -213,7 +213,7 @@ class DelayedDelivery(Feature):
             self._timer = None
 
     async def _load_segments(self, buckets: Sequence[Bucket]) -> None:
-        """Read what comes next of these, and go on with the release."""
+        """Read the next segment of each bucket, then continue the release."""
         try:
             for bucket in buckets:
                 at = bucket.next_segment
@@ -237,7 +237,7 @@ class DelayedDelivery(Feature):
     # Storing
 
     def look(self) -> Work | None:
-        """What was trimmed leaves the index."""
+        """Store the index again, so that trimmed entries leave it."""
         self.store()
         return None
 
@@ -245,10 +245,10 @@ class DelayedDelivery(Feature):
         return {"delayed_index_bytes": self.size_bytes}
 
     async def restore(self) -> None:
-        """Take up what is stored, before anything is dispatched.
+        """Load the stored index, before anything is dispatched.
 
         Raises:
-            BrokerPersistenceError: it is not for this release.
+            BrokerPersistenceError: this release cannot read the list of ledgers.
         """
         cutoff_ms = self._cutoff_ms()
         for stored in self._storage.stored():
@@ -262,7 +262,8 @@ class DelayedDelivery(Feature):
             try:
                 segments = await self._storage.read(stored.ledger_id, 0, len(stored.starts_ms) - 1)
             except LedgerError as error:
-                # Its entries are found by reading them; it is not named any more from now on.
+                # Dispatchers find its entries by reading them. The next store drops the bucket from
+                # the list.
                 _log.warning("delayed_index_lost", topic=str(self._topic.name), error=str(error))
                 bucket.next_segment = len(bucket.segments)
                 self._index.buckets.append(bucket)
@@ -282,7 +283,7 @@ class DelayedDelivery(Feature):
             self.store()
 
     def store(self) -> None:
-        """Store what has gathered, and forget what is used up, beside everything else."""
+        """Store a full tail and drop used buckets, in a task beside all other work."""
         if self._storing is None and not self._is_closed and self._index.size_bytes:
             self._storing = self._loop.create_task(self._store())
             self._storing.add_done_callback(self._stored)
@@ -293,7 +294,7 @@ class DelayedDelivery(Feature):
             _log.error("delayed_index_broke", topic=str(self._topic.name), error=repr(error))
 
     async def _store(self) -> None:
-        """Until nothing is left to do."""
+        """Store and delete until there is nothing left to do."""
         while True:
             try:
                 if not await self._store_once():
@@ -301,14 +302,14 @@ class DelayedDelivery(Feature):
             except (LogFencedError, LogClosedError):
                 return  # the topic is about to be closed
             except LedgerError as error:
-                # Nothing is lost: it is in memory, and the entries are in the log.
+                # Nothing is lost: the index is in memory, and the entries are in the log.
                 _log.warning(
                     "delayed_index_not_stored", topic=str(self._topic.name), error=str(error)
                 )
                 await asyncio.sleep(self.settings.delayed_retry_ms / 1000)
 
     async def _store_once(self) -> bool:
-        """One bucket, and all that are used up; False: there was nothing to do."""
+        """Store one bucket, and drop the used ones; return False if nothing was to do."""
         index = self._index
         first = self._topic.log.first_position()
         index.forget_before(first)
@@ -342,7 +343,7 @@ class DelayedDelivery(Feature):
         return True
 
     def close(self) -> None:
-        """The topic is closed."""
+        """Stop the timer and the tasks: the topic is closed."""
         self._is_closed = True
         self._stop_timer()
         for task in (self._loading, self._storing):
@@ -368,31 +369,32 @@ def _described(bucket: Bucket, ledger_id: int) -> StoredBucket:
 
 
 class SubscriptionDelays:
-    """The `Delays` of one Shared or Key_Shared dispatcher.
+    """`Delays` of one Shared or Key_Shared dispatcher.
 
-    What is due for its subscription and does not fit into its queue waits here, a bit each.
+    Due entries of the subscription that do not fit into its queue wait here, one bit each.
     """
 
     def __init__(self, topic: DelayedDelivery, subscription: Subscription) -> None:
         self._topic = topic
-        self._subscription = ref(subscription)  # which has this
+        self._subscription = ref(subscription)  # which holds this object
         self._due = PositionSet()
-        """Due, not acknowledged when that was found, and not given to the dispatcher yet."""
+        """Due entries, not acknowledged when they became due, that the dispatcher does not have
+        yet."""
         self._is_feed_scheduled = False
 
     # For the dispatcher
 
     def withholds(self, run: Run, index: int) -> bool:
-        """Whether the entry, which its metadata delays, is not due."""
+        """Whether an entry, whose metadata set a due time, is withheld."""
         position = Position(run.ledger_id, run.first_entry_id + index)
         return self._topic.withholds(position, run.delayed[index])
 
     def passed_over(self, position: Position) -> Position | None:
-        """The last of the consecutive entries from here on that are withheld; None: it is not."""
+        """Return the last of the consecutive withheld entries that begin at `position`, if any."""
         return self._topic.withheld.stretch_from(position)
 
     def rewound(self) -> None:
-        """The dispatcher begins again, and finds what is due on its way."""
+        """Forget the waiting entries: the dispatcher starts over, and reads them again."""
         self._due.clear()
 
     # For the topic
@@ -404,7 +406,7 @@ class SubscriptionDelays:
 
     @property
     def _dispatcher(self) -> Dispatcher | None:
-        """The dispatcher, if it withholds anything, and has somebody to send to."""
+        """The dispatcher, if it withholds delayed entries and has a consumer."""
         subscription = self._subscription()
         dispatcher = subscription.dispatcher if subscription is not None else None
         if dispatcher is None or not dispatcher.heeds_delays or not dispatcher.consumers:
@@ -413,12 +415,12 @@ class SubscriptionDelays:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next delayed entry of the topic is due; None: none is known."""
+        """When the topic's next delayed entry is due, ms since the epoch; None if unknown."""
         return self._topic.next_due_ms
 
     @property
     def withheld(self) -> int:
-        """Entries of its backlog that are withheld, as far as the index knows them."""
+        """Entries of the subscription's backlog that the index withholds."""
         subscription = self._subscription()
         if subscription is None:
             return 0
@@ -426,16 +428,16 @@ class SubscriptionDelays:
         if subscription.context is None or dispatcher is None or not dispatcher.heeds_delays:
             return 0
         cursor = subscription.cursor
-        # Those that were acknowledged all the same are dropped when they are due.
+        # A withheld entry that is acknowledged all the same is dropped when it is due.
         return min(self._topic.withheld.count_after(cursor.mark_delete), cursor.backlog_entries)
 
     @property
     def size_bytes(self) -> int:
-        """Memory of what is due and waits for room."""
+        """Bytes of the due entries that wait for room."""
         return self._due.size_bytes
 
     def release(self, positions: list[Position]) -> None:
-        """Hand due entries to the dispatcher, but for those that it has not come to yet."""
+        """Hand due entries to the dispatcher, except those that it has not read up to yet."""
         dispatcher = self._dispatcher
         if dispatcher is None:
             return
@@ -451,7 +453,7 @@ class SubscriptionDelays:
         dispatcher.wake()
 
     def progressed(self) -> None:
-        """The dispatcher has sent something: there may be room."""
+        """Continue to feed the dispatcher, which has sent something: its queue may have room."""
         if self._due and not self._is_feed_scheduled:
             self._is_feed_scheduled = True
             asyncio.get_running_loop().call_soon(self._feed_scheduled)
@@ -461,12 +463,12 @@ class SubscriptionDelays:
         self.feed()
 
     def feed(self) -> None:
-        """Give the dispatcher some of what is due, in order of positions."""
+        """Give the dispatcher some of the due entries, in order of positions."""
         dispatcher = self._dispatcher
         if not self._due or dispatcher is None:
             return
         queue_max = self._topic.due_entries_max
-        # Many at once, or none: each call goes through the whole queue of a Key_Shared dispatcher.
+        # Many at once, or none: each call scans the whole queue of a Key_Shared dispatcher.
         room = queue_max - dispatcher.waiting_entries
         if room * 2 >= queue_max:
             is_acked = dispatcher.context.cursor.is_acked

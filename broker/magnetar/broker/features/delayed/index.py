@@ -1,11 +1,11 @@
 """Index of the due times of one topic's positions, without I/O. Pure.
 
 A *record* is 24 bytes: due time (ms since the epoch), ledger, entry, each 64 bits big-endian, so
-records compare as bytes. New ones gather in a *tail*, a heap. A tail that is large enough becomes a
-*bucket*: its records in order of time, cut into *segments*. A bucket that is stored keeps only the
-segment in memory that is next, and the due time at which each segment begins.
+records compare as bytes. New records gather in a *tail*, a heap. A tail that is large enough
+becomes a *bucket*: its records in order of time, cut into *segments*. A stored bucket keeps in
+memory only its next segment, and the due time at which each segment begins.
 
-`withheld` has a bit per position: it says whether an entry is held back at all.
+`withheld` has a bit per position. It tells whether an entry is withheld at all.
 """
 
 import heapq
@@ -19,11 +19,11 @@ RECORD = struct.Struct(">QQQ")
 _HIGH, _LOW = 128, 64
 _MASK = (1 << 64) - 1
 _TAIL_BYTES = 60
-"""Of a number of 192 bits, and its place in a list."""
+"""Memory of one record in the tail: a number of 192 bits, and its place in a list."""
 
 
 class Bucket:
-    """Records in order of time."""
+    """Records in order of due time."""
 
     def __init__(
         self,
@@ -34,11 +34,18 @@ class Bucket:
         last: Position,
         ledger_id: int | None = None,
     ) -> None:
-        """`segments`: None for those that are not in memory. `starts_ms`: when the first record of
-        each is due. `last`: the highest position. `ledger_id`: where it is stored."""
+        """Create a bucket.
+
+        Args:
+            segments: the records; None for a segment that is not in memory.
+            starts_ms: due time of the first record of each segment.
+            last: the highest position in the bucket.
+            ledger_id: ledger that stores the bucket; None if it is not stored.
+        """
         self.segments = list(segments)
         self.starts_ms = list(starts_ms)
-        """Of the segment that is next: when its first record that is left is due."""
+        """Due time of each segment's first record; for the next segment, of its first remaining
+        record."""
         self.records = records
         self.last = last
         self.ledger_id = ledger_id
@@ -55,31 +62,34 @@ class Bucket:
 
     @property
     def size_bytes(self) -> int:
-        """In memory."""
+        """Bytes of the segments in memory."""
         return sum(len(each) for each in self.segments if each is not None)
 
     def whole(self) -> list[bytes]:
-        """All segments that are left, of a bucket that is not stored; they are its first ones now.
+        """Drop the used segments of a bucket that is not stored; return the remaining ones.
 
-        What is used up from now on is stored, too, which is harmless.
+        Records that are taken out after this call are stored, too, which is harmless.
         """
         del self.segments[: self.next_segment], self.starts_ms[: self.next_segment]
         self.next_segment = 0
         return [each for each in self.segments if each is not None]
 
     def load(self, segment: int, data: bytes) -> None:
-        """A segment was read."""
+        """Keep a segment that was read, unless it is already used up."""
         if segment >= self.next_segment:
             self.segments[segment] = data
 
     def unload(self, *, but_next: bool) -> None:
-        """Keep nothing that can be read again, but for the next segment if that is wanted."""
+        """Drop the segments that can be read again. `but_next`: keep the next one."""
         if self.ledger_id is not None:
             for at in range(self.next_segment + but_next, len(self.segments)):
                 self.segments[at] = None
 
     def take_due(self, cutoff_ms: int, count_max: int, taken: list[Position]) -> bool:
-        """Take out what is due by then, in order; False: the next segment has to be loaded."""
+        """Take out the records due by `cutoff_ms`, in order, up to `count_max` in `taken`.
+
+        Return False if the next segment must be loaded first.
+        """
         while not self.is_exhausted and self.starts_ms[self.next_segment] <= cutoff_ms:
             segment = self.segments[self.next_segment]
             if segment is None:
@@ -98,7 +108,7 @@ class Bucket:
 
 
 class DelayedIndex:
-    """What is withheld, and when it is due."""
+    """The withheld positions of one topic, and when they are due."""
 
     def __init__(self, *, segment_records: int) -> None:
         self.withheld = PositionSet()
@@ -112,32 +122,32 @@ class DelayedIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Of the records that are left, wherever they are, and the bits."""
+        """Bytes of the remaining records, in memory or in ledgers, and of the bitmaps."""
         records = len(self._tail) + sum(each.records for each in self.buckets)
         return records * RECORD.size + self.withheld.size_bytes
 
     @property
     def in_memory_bytes(self) -> int:
-        """Bytes of the index in memory; the tail counts at what its numbers take."""
+        """Bytes of the index in memory, with the overhead of the records in the tail."""
         loaded = sum(each.size_bytes for each in self.buckets)
         return len(self._tail) * _TAIL_BYTES + loaded + self.withheld.size_bytes
 
     @property
     def next_due_ms(self) -> int | None:
-        """When something is due next; None: never."""
+        """Earliest due time, ms since the epoch; None if the index is empty."""
         dues = [each.next_due_ms for each in self.buckets]
         if self._tail:
             dues.append(self._tail[0] >> _HIGH)
         return min((each for each in dues if each is not None), default=None)
 
     def add(self, due_ms: int, position: Position) -> None:
-        """Withhold an entry, unless it is already."""
+        """Withhold an entry until `due_ms`, unless it is already withheld."""
         if self.withheld.add(position):
             ledger_id, entry_id = position
             heapq.heappush(self._tail, due_ms << _HIGH | ledger_id << _LOW | entry_id)
 
     def seal(self) -> Bucket:
-        """Make the tail a bucket, which is wholly in memory; there is a tail."""
+        """Turn the tail, which must not be empty, into a bucket in memory; return the bucket."""
         records = sorted(self._tail)
         self._tail = []
         step = self._segment_records
@@ -152,7 +162,7 @@ class DelayedIndex:
         return bucket
 
     def restore(self, bucket: Bucket, segments: Sequence[bytes], *, cutoff_ms: int) -> None:
-        """Take note of what a stored bucket withholds beyond `cutoff_ms`, and keep the bucket."""
+        """Withhold what a stored bucket holds beyond `cutoff_ms`, and keep the bucket."""
         add = self.withheld.add
         for at, segment in enumerate(segments):
             bucket.load(at, segment)
@@ -163,9 +173,9 @@ class DelayedIndex:
         self.buckets.append(bucket)
 
     def take_due(self, cutoff_ms: int, count_max: int) -> tuple[list[Position], list[Bucket]]:
-        """Take out what is due by then, and buckets whose next segment has to be loaded for more.
+        """Take out the positions due by `cutoff_ms`, and the buckets that must first load.
 
-        At most about `count_max`: there may be more.
+        `count_max` limits the positions; more may be due then.
         """
         taken: list[Position] = []
         missing: list[Bucket] = []
@@ -181,7 +191,7 @@ class DelayedIndex:
         return [each for each in taken if discard(each)], missing
 
     def unload(self, segments_max: int) -> None:
-        """Keep so many segments of stored buckets in memory: those that are due first."""
+        """Keep at most `segments_max` segments of stored buckets in memory, those due first."""
         loaded = [
             each
             for each in self.buckets
@@ -194,7 +204,7 @@ class DelayedIndex:
             bucket.unload(but_next=False)
 
     def forget_before(self, first: Position) -> None:
-        """The log begins here now."""
+        """Forget withheld positions of ledgers before `first`, where the log now begins."""
         self.withheld.discard_ledgers_before(first.ledger_id)
 
 

@@ -13,7 +13,7 @@ _GROWTH_BYTES = 256
 
 
 class PositionSet:
-    """Positions of entries."""
+    """A set of positions of entries."""
 
     def __init__(self) -> None:
         self._bits: dict[int, bytearray] = {}
@@ -37,7 +37,7 @@ class PositionSet:
         return sum(map(len, self._bits.values()))
 
     def add(self, position: Position) -> bool:
-        """False: it was there."""
+        """Add a position; return False if it was already in the set."""
         ledger_id, entry_id = position
         bits = self._bits.get(ledger_id)
         if bits is None:
@@ -53,7 +53,7 @@ class PositionSet:
         return True
 
     def update(self, other: "PositionSet") -> None:
-        """Add everything that is in another set."""
+        """Add all positions of another set."""
         for ledger_id, theirs in other._bits.items():
             ours = self._bits.setdefault(ledger_id, bytearray())
             size = max(len(ours), len(theirs))
@@ -62,7 +62,7 @@ class PositionSet:
             self._counts[ledger_id] = merged.bit_count()
 
     def has_any(self, ledger_id: int, first: int, last: int) -> bool:
-        """Whether an entry from `first` to `last` of a ledger is in it."""
+        """Whether the set has an entry from `first` through `last` of a ledger."""
         bits = self._bits.get(ledger_id)
         if bits is None:
             return False
@@ -70,12 +70,14 @@ class PositionSet:
         return bool(part & ((1 << (last - first + 1)) - 1))
 
     def bits(self, ledger_id: int) -> bytes:
-        """The entries of a ledger: bit `i % 8` of byte `i // 8` is entry `i`; empty if none is."""
+        """Return a ledger's bitmap: bit `i % 8` of byte `i // 8` is entry `i`; may be empty."""
         return bytes(self._bits.get(ledger_id, b"")).rstrip(b"\0")
 
     def dump(self) -> dict[str, str]:
-        """As JSON: by ledger, the bitmap (entry 0 is the lowest bit of the first byte), compressed
-        by zlib, in base64. Stored, never change."""
+        """Return the set as JSON: for each ledger its bitmap, compressed by zlib, in base64.
+
+        Entry 0 is the lowest bit of the first byte. Stored, never change.
+        """
         return {
             str(ledger_id): b64encode(zlib.compress(bits)).decode()
             for ledger_id, bits in self._bits.items()
@@ -83,7 +85,7 @@ class PositionSet:
 
     @classmethod
     def load(cls, stored: Mapping[str, str]) -> "PositionSet":
-        """What `dump` made."""
+        """Return the set that `dump` encoded."""
         self = cls()
         for ledger, packed in stored.items():
             bits = self._bits[int(ledger)] = bytearray(zlib.decompress(b64decode(packed)))
@@ -91,7 +93,7 @@ class PositionSet:
         return self
 
     def discard(self, position: Position) -> bool:
-        """False: it was not there."""
+        """Remove a position; return False if it was not in the set."""
         if position not in self:
             return False
         ledger_id, entry_id = position
@@ -102,7 +104,7 @@ class PositionSet:
         return True
 
     def discard_ledgers_before(self, ledger_id: int) -> None:
-        """Forget the positions of lower ledgers."""
+        """Remove the positions of all lower ledgers."""
         for each in [each for each in self._bits if each < ledger_id]:
             del self._bits[each], self._counts[each]
 
@@ -111,7 +113,7 @@ class PositionSet:
         self._counts.clear()
 
     def stretch_from(self, position: Position) -> Position | None:
-        """The last position of the unbroken stretch that begins here; None: it is not there."""
+        """Return the end of the unbroken stretch from `position` on; None if that is not set."""
         ledger_id, entry_id = position
         bits = self._bits.get(ledger_id)
         at = entry_id >> 3
@@ -127,7 +129,7 @@ class PositionSet:
         return Position(ledger_id, at * 8 + _lowest(gaps) - 1)
 
     def count_after(self, position: Position) -> int:
-        """How many are above the position."""
+        """Return the number of positions above `position`."""
         count = 0
         for ledger_id, bits in self._bits.items():
             if ledger_id > position.ledger_id:
@@ -138,7 +140,7 @@ class PositionSet:
         return count
 
     def take(self, count_max: int) -> list[Position]:
-        """Take the lowest ones out."""
+        """Remove the lowest `count_max` positions, and return them."""
         taken: list[Position] = []
         for ledger_id in sorted(self._bits):
             bits = self._bits[ledger_id]
@@ -161,5 +163,5 @@ class PositionSet:
 
 
 def _lowest(byte: int) -> int:
-    """Number of the lowest bit that is set."""
+    """Return the number of the lowest bit that is set."""
     return (byte & -byte).bit_length() - 1

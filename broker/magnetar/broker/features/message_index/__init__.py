@@ -1,6 +1,7 @@
-"""The message index of a topic: stored with each entry, found again, and used to count backlogs.
+"""The message index of a topic: stored with each entry, searched, and used to count backlogs.
 
-A namespace or a broker switches it on (`entry_metadata`). Bytes: docs/formats/entry-metadata.md.
+A policy of the namespace or a setting of the broker switches it on (`entry_metadata`). Bytes:
+docs/formats/entry-metadata.md.
 """
 
 from magnetar.broker.features.message_index.finding import IndexedEntry, find_index

@@ -1,7 +1,7 @@
-"""Finding the entry that holds the message with an index: a binary search over the log.
+"""Search for the entry that holds the message with an index: a binary search over the log.
 
-Indexes grow along the log. Entries without one may lie between: a step that meets such an entry
-goes on to the next one that has an index.
+Indexes grow along the log. Entries without an index may lie between: a step that meets such an
+entry continues to the next one that has an index.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from magnetar.broker.topic.positions import ListedLog, entries_in, nth_position
 from magnetar.ledger.position import Position
 
 READS_MAX: Final = 1_000
-"""Reads of one search. A log whose entries all have an index takes one for each halving."""
+"""Reads of one search, at most. A log whose entries all have an index takes one read per
+halving."""
 
 _READ_ENTRIES = 500
 _READ_BYTES = 1 << 20
@@ -21,22 +22,24 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class IndexedEntry:
-    """An entry that was found by the index of a message."""
+    """An entry found by the index of a message."""
 
     position: Position
     index: int
-    """Of its last message."""
+    """Index of the entry's last message."""
     messages: int
 
     def batch_index_of(self, index: int) -> int:
-        """Place of a message in the entry; -1: the entry holds one message, or not that one."""
+        """Return the place of a message in a batch; -1 for no batch, or another entry's message."""
         place = index - (self.index - self.messages + 1)
         return place if self.messages > 1 and 0 <= place < self.messages else -1
 
 
 async def find_index(log: ListedLog, index: int) -> IndexedEntry | None:
-    """Return the first entry whose last message has this index or a higher one; None: there is
-    none. If the message itself was trimmed away, that is the one that comes next.
+    """Return the first entry whose last message has this index or a higher one.
+
+    If the message itself was trimmed, that is the next entry. Return None if there is no such
+    entry.
 
     Raises:
         LedgerError: an entry cannot be read now.
@@ -65,7 +68,7 @@ class _Search:
         return best
 
     async def _next_indexed(self, at: int, stop: int) -> tuple[int, IndexedEntry | None]:
-        """The first entry from number `at` on, before `stop`, that has an index."""
+        """Return number and facts of the first entry with an index, from `at` on, before `stop`."""
         entries_max = 1
         while at < stop:
             start = nth_position(self._log, at)

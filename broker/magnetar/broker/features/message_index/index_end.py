@@ -1,10 +1,10 @@
-"""Where the index of a log goes on: found in its last entries, and in the property of its node.
+"""The next index of a log: found in its last entries, and in the property of its node.
 
-An index is never given twice, and never becomes smaller. Usually the last entry says where the next
-one goes on. Entries without an index may follow it: of a time when the index was switched off, when
-the property says where it goes on, or of an older release, which knew neither. Then the newest
-entry that has one is looked for, up to a bound. Beyond the bound the index leaps over all numbers
-that the entries of the log could have.
+An index is never given twice, and never becomes smaller. Usually the last entry tells the next
+index. Entries without an index may follow it. Some are from a time when the index was switched off;
+the property then tells the next index. Others are from an older release, which knew neither. Then
+the newest entry that has an index is searched for, up to a limit. Beyond the limit, the index skips
+all numbers that the entries of the log could have.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from magnetar.broker.features.message_index.index_record import IndexRecord
 from magnetar.broker.topic.positions import ListedLog, entries_in, nth_position
 
 LOOK_BACK_ENTRIES_MAX: Final = 10_000
-"""Entries without an index that are read, from the end of the log back, for one that has it."""
+"""Entries without an index that a search reads back from the end of the log, at most."""
 
 _READ_ENTRIES = 500
 _READ_BYTES = 1 << 20
@@ -27,13 +27,13 @@ class IndexEnd:
     """The end of the indexed messages of a log."""
 
     next: int
-    """Index of the message that comes next."""
+    """Index of the next message."""
     unbroken_since: int
     """Every message from this index on is in an entry that has an index."""
 
 
 async def find_end(log: ListedLog, record: IndexRecord | None) -> IndexEnd:
-    """Find where the index goes on.
+    """Find the next index, and since when indexes are unbroken.
 
     Raises:
         LedgerError: the last entries cannot be read now.
@@ -65,7 +65,7 @@ def _behind(metadata: EntryMetadata) -> int:
 
 
 async def _newest(log: ListedLog, stop: int, count: int) -> EntryMetadata | None:
-    """What the newest entry with a prefix says, of `count` entries before number `stop`."""
+    """Return the newest prefix among `count` entries before number `stop`; None if none has one."""
     found: EntryMetadata | None = None
     at = stop - count
     while at < stop:
@@ -74,7 +74,7 @@ async def _newest(log: ListedLog, stop: int, count: int) -> EntryMetadata | None
             position, entries_max=stop - at, bytes_max=_READ_BYTES
         )
         if first != position or not entries:
-            break  # it was trimmed away meanwhile
+            break  # trimmed meanwhile
         for entry in entries:
             found = metadata_in(entry) or found
         at += len(entries)

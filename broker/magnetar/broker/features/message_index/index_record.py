@@ -1,8 +1,8 @@
-"""What a log's node says of the message index: a property of the managed log. Pure.
+"""The property of a managed log that records its message index. Pure.
 
-While `is_written`, each entry that is appended has an index, and the last entry of the log tells
-where the next one goes on. `next` counts where no entry can tell: after the log was trimmed to its
-end, and after entries without an index. Bytes: docs/formats/entry-metadata.md.
+While `is_written`, each appended entry has an index, and the last entry of the log tells the next
+one. `next` counts if no entry can tell: after the log was trimmed to its end, and after entries
+without an index. Bytes: docs/formats/entry-metadata.md.
 """
 
 import json
@@ -19,18 +19,21 @@ class IndexRecord:
     """The property, decoded."""
 
     next: int
-    """No message up to the time of writing has this index or a higher one, but for entries that
-    are still in the log."""
+    """Index that no message had when the property was written, nor any higher one, except for
+    entries that are still in the log."""
     is_written: bool
 
     def encode(self) -> str:
-        """The value of the property."""
+        """Return the value of the property."""
         return json.dumps({"next": self.next, "is_written": self.is_written})
 
 
 def record_in(properties: Mapping[str, str]) -> IndexRecord | None:
-    """Return what the properties of a log say; None: it has never had an index, or nobody can read
-    what is there, in which case its entries tell."""
+    """Return the record among the properties of a log.
+
+    Return None if the log never had an index, or if the value cannot be read; then its entries
+    tell.
+    """
     try:
         found = json.loads(properties[PROPERTY])
         record = IndexRecord(found["next"], found["is_written"])

@@ -1,8 +1,9 @@
-"""How many messages a backlog has, exactly: by the indexes of its first and of the log's last
-message, less those that are acknowledged between. Pure.
+"""Exact number of messages in a backlog. Pure.
 
-All of it must lie in one unbroken stretch of indexed entries, and not in more pieces than are worth
-reading: else the number is not known exactly, and nobody makes one up.
+It is the difference of the indexes of the backlog's first message and the log's last one, less the
+messages acknowledged in between. The whole backlog must lie in one unbroken stretch of indexed
+entries, and in few enough pieces to read. Otherwise the number is not known exactly, and no number
+is returned.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,21 +17,25 @@ from magnetar.cursors import AckRange, BatchAck, SubscriptionCursor
 from magnetar.ledger.position import Position
 
 PIECES_MAX: Final = 64
-"""Ranges of single acknowledgements, and batches acknowledged in part, that are read for one
-backlog: two entries at most for each."""
+"""Ranges of single acknowledgements, and partly acknowledged batches, that are read for one
+backlog: at most two entries each."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryFact:
-    """What an entry says: facts about stored entries never change."""
+    """Index and messages of a stored entry; neither ever changes."""
 
     index: int
-    """Of its last message, or of the last one before it if it holds none; -1: of none."""
+    """Index of the entry's last message, or of the last message before an entry without any; -1 if
+    there is none."""
     messages: int
 
 
 def fact_of(stored: bytes, messages: int | None = None) -> EntryFact | None:
-    """Return what a stored entry says; None: it has no index. `messages`: if they are known."""
+    """Return the facts about a stored entry; None if it has no index.
+
+    `messages`: messages of the entry, if known.
+    """
     found = metadata_in(stored)
     if found is None:
         return None
@@ -43,15 +48,15 @@ class BacklogView:
     """A backlog at one moment."""
 
     first: Position
-    """The first entry that is not acknowledged."""
+    """First entry that is not acknowledged."""
     ranges: Sequence[AckRange]
-    """What is acknowledged behind it."""
+    """Acknowledged entries after the first one."""
     batches: Sequence[BatchAck]
-    """What is acknowledged in part."""
+    """Batches that are partly acknowledged."""
     end: IndexEnd
 
     def wanted(self) -> Iterator[Position]:
-        """The entries that must be known."""
+        """Yield the entries whose facts must be known."""
         yield self.first
         for each in self.ranges:
             yield Position(each.ledger_id, each.first_entry_id)
@@ -62,7 +67,7 @@ class BacklogView:
 
 
 def view_of(cursor: SubscriptionCursor, end: IndexEnd) -> BacklogView | None:
-    """Return the backlog of a cursor as it is now; None: it is in too many pieces."""
+    """Return the present backlog of a cursor; None if it is in too many pieces."""
     if cursor.range_count > PIECES_MAX or cursor.batch_count > PIECES_MAX:
         return None
     first = cursor.next_unacked(cursor.mark_delete)
@@ -75,9 +80,9 @@ def view_of(cursor: SubscriptionCursor, end: IndexEnd) -> BacklogView | None:
 
 
 def count_messages(view: BacklogView, facts: Mapping[Position, EntryFact | None]) -> int | None:
-    """Return the messages of a backlog that are not acknowledged; None: it is not known exactly.
+    """Return the unacknowledged messages of a backlog; None if the number is not known exactly.
 
-    `facts`: about entries of the log; None: an entry has no index.
+    `facts`: facts about entries of the log; None for an entry without an index.
     """
     known = {position: facts.get(position) for position in view.wanted()}
     first = known[view.first]

@@ -1,13 +1,13 @@
-"""The message index of one topic: gives each entry its index and a broker's time as it is stored.
+"""The message index of one topic: stores with each entry its index and the broker's time.
 
-Invariants: in one ownership of a topic either every entry gets an index or none; a switch opens the
-topic anew. The node says that indexes are written before the first of them is. Indexes are given in
-the order of appends, and never twice: an append that failed may be in the log all the same, so what
-comes behind it leaves its numbers out and begins a new unbroken stretch.
+Invariants: while one broker owns a topic, either every entry gets an index or none; a switch
+reopens the topic. The node says that indexes are written before the first one is. Indexes are given
+in the order of appends, and never twice. A failed append may be in the log all the same, so later
+entries skip its indexes and begin a new unbroken stretch.
 
-What this does not do: decide who sees the index (`protocol/connection.py`), search by it
-(`finding.py`). Features that the order of appends matters to come before: the index is the last
-thing that an entry gets.
+This module does not decide which clients see the index (`protocol/connection.py`), and does not
+search by it (`finding.py`). Features for which the order of appends matters come before it: the
+index is added last.
 """
 
 import asyncio
@@ -46,23 +46,23 @@ _log = structlog.get_logger()
 
 _SWITCHED: Final = "the message index is switched on or off"
 _LOOK_S_MAX: Final = 1.0
-"""Statistics do not wait longer for bookies to say which index an entry has."""
+"""Longest wait of statistics, in seconds, for bookies to return the entries to count by."""
 _FACTS_MAX: Final = 1_000
-"""Facts about entries that are remembered for a topic, so that statistics do not read the entry at
-which a consumer stands again and again."""
+"""Facts about entries remembered per topic, so that statistics do not read a consumer's next entry
+again and again."""
 _READS_MAX: Final = 500
-"""Entries that are read for one look at the backlogs of a topic. Backlogs beyond are not known
-exactly then."""
+"""Entries read for one count of a topic's backlogs, at most. Backlogs that need more are not known
+exactly."""
 _READS_AT_ONCE: Final = 16
 
 
 def initial_properties(policies: Policies) -> Mapping[str, str]:
-    """Properties of the log of a topic that is new: nothing has to be changed for its index."""
+    """Return the properties of a new log, so that its index needs no write later."""
     return {PROPERTY: IndexRecord(0, is_written=True).encode()} if policies.entry_metadata else {}
 
 
 class MessageIndex(Feature):
-    """The index of one topic that this broker owns. Everything happens on the event loop."""
+    """The index of one topic that this broker owns. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -74,8 +74,12 @@ class MessageIndex(Feature):
         may_be_on: bool,
         changed: Callable[[], None],
     ) -> None:
-        """`may_be_on`: whether policies decide; topics of the cluster's own have no index.
-        `changed`: called when `rows` says something else."""
+        """Create the feature.
+
+        Args:
+            may_be_on: whether policies decide; system topics have no index.
+            changed: called when `rows` has changed.
+        """
         self._topic = topic
         self._clock = clock
         self._subscriptions = subscriptions
@@ -84,23 +88,23 @@ class MessageIndex(Feature):
         self._changed = changed
         self._is_on = False
         self._next = 0
-        """Index of the next message that is handed to the log."""
+        """Index of the next message that goes to the log."""
         self._since = 0
         self._end: IndexEnd | None = None
-        """Of what is confirmed; None: no index is written now."""
+        """End of the confirmed messages; None if no index is written."""
         self._end_at = topic.log.last_confirmed
-        """The entry that `_end` is behind. If the log ends elsewhere, an append whose outcome was
-        not known turned out to be stored."""
+        """Last entry before `_end`. If the log ends elsewhere, an append of unknown outcome was
+        stored after all."""
         self._facts: dict[Position, EntryFact | None] = {}
         self._backlogs: Mapping[str, int] = {}
 
-    # Its life
+    # Life cycle
 
     async def restore(self) -> None:
-        """Find where the index goes on, and note in the node whether one is written from now on.
+        """Find the next index, and record in the node whether indexes are written from now on.
 
         Raises:
-            LedgerError, MetadataError: that cannot be told, or not be noted, now.
+            LedgerError, MetadataError: the index cannot be found or recorded now.
         """
         log = self._topic.log
         record = record_in(log.properties)
@@ -125,7 +129,7 @@ class MessageIndex(Feature):
         await self._topic.log.update_properties({PROPERTY: record.encode()})
 
     async def before_trim(self) -> None:
-        """Note where the index goes on: the last entry that tells may be about to go."""
+        """Record the next index: trimming may delete the last entry that tells it."""
         record = IndexRecord(self._next, is_written=True)
         if self._is_on and record != record_in(self._topic.log.properties):
             await self._note(record)
@@ -143,8 +147,7 @@ class MessageIndex(Feature):
 
     @property
     def counted(self) -> Mapping[str, int] | None:
-        """Messages in backlogs as they were last counted, by subscription; None: there is no
-        index."""
+        """Messages in backlogs at the last count, by subscription; None without an index."""
         return self._backlogs if self._is_on else None
 
     def rows(self) -> PublishRows:
@@ -164,7 +167,7 @@ class MessageIndex(Feature):
         return self._stamped(batch, prefixes)
 
     def internal(self, record: InternalAppend) -> AppendBatch:
-        """Return entries of the broker's own, which are no messages: with the last index before."""
+        """Return the broker's own entries, without messages, with the last message's index."""
         return self._stamped(record, self._prefixes([0] * len(record.payloads)))
 
     def _prefixes(self, counts: Iterable[int]) -> list[bytes]:
@@ -183,11 +186,11 @@ class MessageIndex(Feature):
         return _Stamped(self, batch, payloads, IndexEnd(self._next, self._since))
 
     def stored(self, end: IndexEnd, last: Position) -> None:
-        """Entries are durable, up to this end and this entry."""
+        """Note the end of the durable entries, and the last of them."""
         self._end, self._end_at = end, last
 
     def failed(self) -> None:
-        """Entries are not stored, or nobody can tell: their indexes are not given again."""
+        """Begin a new unbroken stretch: entries may be missing, and their indexes stay unused."""
         self._since = self._next
 
     # Backlogs
@@ -196,9 +199,9 @@ class MessageIndex(Feature):
         await self.count_backlogs()
 
     async def count_backlogs(self, *, reads: bool = True) -> Mapping[str, int]:
-        """Count the messages of each backlog; those that are not known exactly are left out.
+        """Count the messages of each backlog; leave out those that are not known exactly.
 
-        `reads`: whether entries may be read from bookies for it.
+        `reads`: whether entries may be read from bookies for this.
         """
         end = self._end
         if end is None or self._end_at != self._topic.log.last_confirmed:
@@ -222,7 +225,7 @@ class MessageIndex(Feature):
     async def _facts_about(
         self, positions: Sequence[Position], *, reads: bool
     ) -> Mapping[Position, EntryFact | None]:
-        """What entries say, as far as that can be told now."""
+        """Return the facts about entries, as far as they can be told now."""
         facts: dict[Position, EntryFact | None] = {}
         missing: list[Position] = []
         for position in dict.fromkeys(positions):
@@ -241,7 +244,7 @@ class MessageIndex(Feature):
         return facts
 
     async def _read(self, positions: Sequence[Position]) -> None:
-        """Read entries, and remember what they say. What cannot be read in time stays unknown."""
+        """Read entries, and remember their facts; what is not read in time stays unknown."""
         if len(self._facts) + len(positions) > _FACTS_MAX:
             self._facts.clear()
         waiting = iter(positions)
@@ -265,7 +268,7 @@ class MessageIndex(Feature):
 
 
 class _Stamped:
-    """Entries with their prefixes on the way into the log."""
+    """Entries with their prefixes, being appended to the log."""
 
     __slots__ = ("_batch", "_end", "_index", "payloads")
 
@@ -288,10 +291,10 @@ class _Stamped:
 
 
 async def exact_backlogs(topic: Topic, *, reads: bool = True) -> Mapping[str, int]:
-    """Count the messages in the backlogs of a topic's subscriptions, by name; those that are not
-    known exactly are left out.
+    """Count the messages in the backlogs of a topic's subscriptions, by name.
 
-    `reads`: whether entries may be read from bookies for it.
+    Backlogs that are not known exactly are left out. `reads`: whether entries may be read from
+    bookies for this.
     """
     index = topic.find(MessageIndex)
     return {} if index is None else await index.count_backlogs(reads=reads)

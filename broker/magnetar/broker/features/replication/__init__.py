@@ -1,4 +1,4 @@
-"""Geo-replication: topics are copied between clusters."""
+"""Geo-replication: copies topics between clusters."""
 
 from magnetar.broker.features.replication.receiving import (
     MARKS_CURSOR,

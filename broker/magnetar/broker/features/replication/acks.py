@@ -1,8 +1,8 @@
-"""The body of a marker that tells single acknowledgements to another Magnetar. Pure.
+"""The body of a marker that tells single acknowledgements to another Magnetar cluster. Pure.
 
-An update of Pulsar's kind has one position per cluster. What is acknowledged behind a hole is told
-by where each message was first stored: cluster, incarnation, ledger and entry. This name is the
-same in all clusters. Layout: docs/formats/subscription-acks.md.
+An update of Pulsar's kind has one position per cluster. Acknowledgements behind a hole are told by
+the place where each message was first stored: cluster, incarnation, ledger and entry. This place is
+the same in all clusters. Layout: docs/formats/subscription-acks.md.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ ACKS_VERSION: Final = 1
 """First byte of a body. Stored on disk, never renumber."""
 
 ACKS_BYTES_MAX: Final = 64 << 10
-"""Size of a body."""
+"""Largest body, in bytes."""
 
 RANGES_MAX: Final = 2_000
-"""Ranges and batches that one marker names. Further ones follow in the next marker."""
+"""Most ranges and batches that one marker names. Further ones follow in the next marker."""
 
 BATCH_BYTES_MAX: Final = 1 << 10
-"""Size of the bitmap of one batch: that of 8192 messages. Larger ones are not told."""
+"""Largest bitmap of one batch, in bytes: that of 8192 messages. Larger batches are not told."""
 
 SOURCES_MAX: Final = 64
-"""Sources that one marker names; a topic has no more (`source_marks.py`)."""
+"""Most sources that one marker names; a topic has no more (`source_marks.py`)."""
 
 _NAME_BYTES_MAX = 1_000
 _INT63_MAX = (1 << 63) - 1
@@ -33,15 +33,15 @@ _WHOLE = 1
 
 
 class OriginAcks(NamedTuple):
-    """Messages of one source that are acknowledged, by their places there, ascending."""
+    """Acknowledged messages of one source, by their positions there, ascending."""
 
     ranges: tuple[AckRange, ...] = ()
     batches: tuple[BatchAck, ...] = ()
-    """Batches of which a part is acknowledged."""
+    """Batches that are partly acknowledged."""
 
     @property
     def entries(self) -> int:
-        """How many entries they name."""
+        """Number of entries named."""
         return entries_in(self.ranges) + len(self.batches)
 
 
@@ -51,17 +51,17 @@ class Acks(NamedTuple):
     subscription: str
     by_source: Mapping[Source, OriginAcks]
     is_whole: bool = False
-    """Whether the cluster that tells knows its log from the beginning, so that the subscription may
-    be made at the beginning of the log."""
+    """Whether the sending cluster knows its log from the beginning, so that the receiver may create
+    the subscription at the beginning of the log."""
 
     @property
     def entries(self) -> int:
-        """How many entries they name."""
+        """Number of entries named."""
         return sum(each.entries for each in self.by_source.values())
 
 
 def entries_in(ranges: tuple[AckRange, ...] | list[AckRange]) -> int:
-    """Return how many entries ranges have."""
+    """Return the number of entries in the ranges."""
     return sum(last - first + 1 for _, first, last in ranges)
 
 
@@ -69,7 +69,7 @@ def entries_in(ranges: tuple[AckRange, ...] | list[AckRange]) -> int:
 
 
 def encode_acks(acks: Acks) -> bytes:
-    """Return the body of a marker. The caller keeps to `ACKS_BYTES_MAX`."""
+    """Return the body of a marker. The caller must keep within `ACKS_BYTES_MAX`."""
     parts = [bytes((ACKS_VERSION, _WHOLE if acks.is_whole else 0))]
     _add_bytes(parts, acks.subscription.encode())
     _add(parts, len(acks.by_source))
@@ -107,10 +107,10 @@ def _add_bytes(parts: list[bytes], value: bytes) -> None:
 
 
 def decode_acks(body: bytes) -> Acks:
-    """Return what the body of a marker says.
+    """Return the acknowledgements in the body of a marker.
 
     Raises:
-        BrokerMetadataError: it is no such body, or exceeds a bound. A retry does not help.
+        BrokerMetadataError: the body is malformed, or exceeds a bound. A retry does not help.
     """
     if len(body) > ACKS_BYTES_MAX:
         raise BrokerMetadataError(

@@ -1,4 +1,4 @@
-"""Replication of one broker: connections to other clusters, and what all of its topics share."""
+"""Replication of one broker: connections to other clusters, and shared objects."""
 
 import random
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def replication_surroundings(
     clock: Clock,
     random: random.Random,
 ) -> ReplicationSurroundings:
-    """Return what copies the topics of a broker to other clusters."""
+    """Return the objects that copy a broker's topics to other clusters."""
 
     async def read(name: str) -> Mapping[str, Any]:
         found = await read_record(store, ClusterRecord, cluster_path(name))

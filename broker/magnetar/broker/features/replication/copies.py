@@ -1,7 +1,7 @@
-"""Copies and their metadata: which entries are copied, and where a copy has its place. Pure.
+"""Copies and their metadata: which entries are copied, and the place of a copy at its source. Pure.
 
-`replicated_from` names the cluster. The place is in a field of our own (`magnetar_source`), which
-consumers do not see; Apache Pulsar writes it as a property, `ledger:entry`, which they do see.
+`replicated_from` names the source cluster. The place is in a field of our own (`magnetar_source`),
+which consumers do not see. Apache Pulsar writes it as a property, `ledger:entry`, which they see.
 
 Source: geo-replication sheet, sections 5, 6 and 18.2.
 """
@@ -29,7 +29,7 @@ from magnetar.sdk.wire import (
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, SourcePosition
 
 POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
-"""In which Apache Pulsar keeps a copy's place, as `ledger:entry`."""
+"""Property in which Apache Pulsar stores a copy's place, as `ledger:entry`."""
 
 MARKER_RECEIPT: Final = 1 << 63
 """highest_sequence_id of the receipt of a marker without a place: the smallest int64, as it is
@@ -41,17 +41,17 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class Copy(NamedTuple):
-    """Where a copy comes from."""
+    """Source of a copy, and its place there."""
 
     source: Source
     place: CopyPlace
 
 
 def copy_in(metadata: MessageMetadata) -> Copy | None:
-    """Return what metadata say of a copy; None: it is none, or does not say its place.
+    """Return the source and place of a copy; None if the message is no copy, or names no place.
 
     Raises:
-        BrokerMetadataError: what they say is no place.
+        BrokerMetadataError: the place is not valid.
     """
     if not metadata.HasField("replicated_from"):
         return None
@@ -79,7 +79,7 @@ def copy_in(metadata: MessageMetadata) -> Copy | None:
 
 
 def copy_in_entry(entry: bytes) -> Copy | None:
-    """Return what a stored entry says; None: it is no copy with a place."""
+    """Return the source and place of a stored entry; None if it is no copy with a valid place."""
     try:
         metadata, _ = split_payload(entry)
         return copy_in(metadata)
@@ -98,11 +98,11 @@ def _position(ledger_id: int, entry_id: int) -> Position:
 
 
 def goes_to(remote: str, metadata: MessageMetadata) -> bool:
-    """Return whether an entry with this metadata is copied to a cluster.
+    """Whether an entry with this metadata is copied to a cluster.
 
-    Copies never travel on, whatever lists say: there are no loops. Of the broker's own markers
-    those of replicated subscriptions go, as their lists say; single acknowledgements only where
-    they are understood, which the caller knows.
+    Copies are never copied on, whatever their lists say, so there are no loops. Of the broker's
+    markers, those of replicated subscriptions are copied as their lists say. Single
+    acknowledgements are copied only to clusters that understand them; the caller checks that.
     """
     if metadata.HasField("replicated_from"):
         return False
@@ -114,13 +114,13 @@ def goes_to(remote: str, metadata: MessageMetadata) -> bool:
 def as_copy(
     entry: bytes, metadata: MessageMetadata, source: Source, place: CopyPlace, *, schema: bytes
 ) -> bytes:
-    """Return an entry of this cluster's as it goes to another one: its payload as it is.
+    """Return the copy of an entry of this cluster for another one, with the payload unchanged.
 
     Args:
-        metadata: of the entry.
-        schema: version of the message's schema there; empty: it has none.
+        metadata: metadata of the entry.
+        schema: version of the message's schema in the other cluster; empty if it has none.
 
-    Ids of transactions are left out: only what was committed is copied.
+    Transaction ids are left out: only committed messages are copied.
 
     Raises:
         MalformedPayloadError: the entry is truncated.

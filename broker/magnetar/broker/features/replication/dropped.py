@@ -1,9 +1,9 @@
 """Entries that were dropped before they were copied to a cluster. Pure.
 
-An operator drops them, or their time to live is over. The cluster never had them, so what it
-acknowledges says nothing of them (decision 33). Its cursor keeps one range, which is saved with the
-mark that the drop has moved. A range that becomes longer takes along what was copied in between:
-subscriptions then wait for consumers here where they need not, and lose nothing.
+An operator drops them, or their time to live is over. The cluster never had them, so its
+acknowledgements do not cover them (decision 33). Its cursor stores one range, saved together with
+the mark that the drop has moved. A range that grows includes the entries that were copied in
+between. Subscriptions then wait for consumers here without need, but lose nothing.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ _THROUGH_ENTRY: Final = "geo.dropped_through.entry"
 
 
 class Dropped(NamedTuple):
-    """A range of entries."""
+    """A range of dropped entries."""
 
     after: Position
-    """The last entry before it."""
+    """Last entry before the range."""
     through: Position
     """The last entry of the range."""
 
@@ -30,14 +30,14 @@ class Dropped(NamedTuple):
 
 
 def with_dropped(before: Dropped | None, after: Position, through: Position) -> Dropped:
-    """Return the range that takes in another one."""
+    """Return `before`, extended to include the entries after `after` through `through`."""
     if before is None:
         return Dropped(after, through)
     return Dropped(min(before.after, after), max(before.through, through))
 
 
 def dropped_properties(dropped: Dropped | None) -> dict[str, int]:
-    """Return what the cursor keeps of it, among its position properties."""
+    """Return the position properties that store the range in the cursor."""
     if dropped is None:
         return {}
     after, through = dropped
@@ -50,7 +50,7 @@ def dropped_properties(dropped: Dropped | None) -> dict[str, int]:
 
 
 def dropped_in(properties: Mapping[str, int]) -> Dropped | None:
-    """Return the range that a cursor keeps; None: nothing was dropped."""
+    """Return the range that a cursor stores; None if nothing was dropped."""
     if _THROUGH_LEDGER not in properties:
         return None
     return Dropped(

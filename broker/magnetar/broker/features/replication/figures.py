@@ -1,10 +1,10 @@
 """Counters, rates and the delay of the copies of one topic to one cluster. Pure.
 
-The delay is the age of the oldest message that the other side has not receipted, which is what
-would be lost with this cluster. Nothing is read for it. While copies are under way it is known from
-their publish times; else from the moment at which this side fell behind. Producers' clocks may be
-wrong by years, so a publish time is never believed to be before that moment, and never in the
-future.
+The delay is the age of the oldest message that the other cluster has not confirmed; losing this
+cluster would lose the messages of that time. Computing it reads nothing. While copies are pending,
+it follows from their publish times, otherwise from the moment at which this side fell behind.
+Producers' clocks may be wrong by years. A publish time before that moment, or in the future, is
+therefore corrected.
 
 Source: geo-replication sheet, sections 16 and 19.
 """
@@ -19,24 +19,25 @@ class CopyFigures:
         self.messages_out = 0
         self.bytes_out = 0
         self.skipped = 0
-        """Entries that do not go there: copies, messages for other clusters, aborted ones."""
+        """Entries that are not copied there: copies, messages for other clusters, aborted ones."""
         self.expired_entries = 0
-        """Entries that were dropped before they were there: too old, or skipped by an operator."""
+        """Entries that were dropped before they were copied: too old, or skipped by an operator."""
         self._meter = Meter(0, 0, 0, since_ms=now_ms)
         self._sampled_ms = now_ms
         self._behind_ms = 0
-        """Before this, ms since 1970, everything was there; 0: everything is there now."""
+        """Time up to which the other cluster has everything, ms since 1970; 0 if it has everything
+        now."""
 
     # Rates
 
     def sample(self, now_ms: int, interval_s: float) -> None:
-        """Note the counters for the rates, if an interval has passed since the last time."""
+        """Record the counters for the rates, if an interval has passed since the last time."""
         if now_ms - self._sampled_ms >= interval_s * 1000:
             self._sampled_ms = now_ms
             self._meter.sample(now_ms, *self._counters)
 
     def rates(self, now_ms: int) -> tuple[float, ...]:
-        """Messages and bytes sent, and entries expired, per second of about the last minute."""
+        """Return messages and bytes sent, and entries expired, per second of the last minute."""
         return self._meter.per_s(now_ms, *self._counters)
 
     @property
@@ -47,29 +48,31 @@ class CopyFigures:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is not there, as far as is known."""
+        """Whether the other cluster is known to lack something."""
         return self._behind_ms > 0
 
     def fell_behind(self, since_ms: int) -> None:
-        """Something is not there; nothing older than `since_ms` is missing. Later calls are of no
-        effect until everything is there."""
+        """Note that the other cluster lacks something, but nothing older than `since_ms`.
+
+        Later calls have no effect until it has everything.
+        """
         if not self._behind_ms:
             self._behind_ms = max(1, since_ms)
 
     def came_on(self, published_ms: int) -> None:
-        """The oldest message that is missing was published then, or later; 0: nobody knows."""
+        """Note the earliest possible publish time of the oldest missing message; 0 if unknown."""
         if self._behind_ms:
             self._behind_ms = max(self._behind_ms, published_ms)
 
     def caught_up(self) -> None:
-        """Everything is there."""
+        """Note that the other cluster has everything."""
         self._behind_ms = 0
 
     def delay_s(self, now_ms: int, oldest_published_ms: int = 0) -> int:
-        """The age of the oldest message that is missing, whole seconds; 0: none is.
+        """Return the age of the oldest missing message in whole seconds; 0 if none is missing.
 
         Args:
-            oldest_published_ms: publish time of the oldest copy under way; 0: none is.
+            oldest_published_ms: publish time of the oldest pending copy; 0 if none is pending.
         """
         if not self._behind_ms:
             return 0

@@ -1,15 +1,15 @@
 """Markers of replicated subscriptions: their bodies, and the entries that carry them. Pure.
 
-| type | marker | who writes it | where it goes |
+| type | marker | written by | copied to |
 |---|---|---|---|
-| 10 | request | the cluster that takes a snapshot | to all clusters |
-| 11 | response | a cluster that stored a request | to the cluster that asked |
-| 12 | snapshot | the cluster that took it | nowhere: it stays |
-| 13 | update | a cluster whose subscription moved on | to all clusters |
-| 4001 | acknowledgements (`acks.py`) | a Magnetar whose subscription has holes | to Magnetars |
+| 10 | request | the cluster that takes a snapshot | all clusters |
+| 11 | response | a cluster that stored a request | the cluster that asked |
+| 12 | snapshot | the cluster that took it | no cluster |
+| 13 | update | a cluster whose subscription moved on | all clusters |
+| 4001 | acknowledgements (`acks.py`) | a Magnetar whose subscription has holes | Magnetars |
 
-A marker is an entry of the topic's log, so it stands behind everything that its cluster had stored
-before, and replicators keep it there. `marker_type` in its metadata keeps it from consumers.
+A marker is an entry of the topic's log, so it comes after everything that its cluster stored
+before, and replicators keep that order. `marker_type` in its metadata hides it from consumers.
 
 Source: geo-replication sheet, sections 1 and 11.
 """
@@ -32,31 +32,32 @@ SNAPSHOT: Final = 12
 UPDATE: Final = 13
 
 MARKER_PRODUCER: Final = "pulsar.marker"
-"""Name of the producer that the metadata of a marker give."""
+"""Producer name in the metadata of a marker."""
 
 MARKER_BYTES_MAX: Final = 64 << 10
-"""Size of a body that is looked at. One of 64 clusters with long names has a tenth of it."""
+"""Largest body that is decoded, in bytes. A body with 64 clusters of long names has a tenth of
+it."""
 
 CLUSTERS_MAX: Final = 64
-"""Clusters that one marker may name; a topic is copied between fewer."""
+"""Most clusters that one marker may name; a topic is copied between fewer."""
 
 NAME_BYTES_MAX: Final = 1_000
-"""Size of a snapshot's id, a cluster's or subscription's name."""
+"""Longest id of a snapshot, and longest name of a cluster or subscription, in bytes."""
 
 _INT64_MAX = (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
 
 
 class Request(NamedTuple):
-    """A cluster asks all others how far their logs have come."""
+    """Question of a cluster to all others: how far have their logs come?"""
 
     snapshot_id: str
     cluster: str
-    """The cluster that asks; empty: it does not say."""
+    """Cluster that asks; empty if the marker does not name it."""
 
 
 class Response(NamedTuple):
-    """A cluster answers with the last entry of its log."""
+    """Answer of a cluster: the last entry of its log."""
 
     snapshot_id: str
     cluster: str
@@ -64,13 +65,15 @@ class Response(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Positions in the logs of several clusters that belong together: who has all of the local log
-    up to `local` has all of each other log up to its position, too."""
+    """Positions in the logs of several clusters that belong together.
+
+    A reader of the whole local log up to `local` has all of each other log up to its position, too.
+    """
 
     snapshot_id: str
     local: Position
     positions: Mapping[str, Position]
-    """By cluster; this one is not among them."""
+    """Positions by cluster, without the one that took the snapshot."""
 
 
 class Update(NamedTuple):
@@ -78,14 +81,14 @@ class Update(NamedTuple):
 
     subscription: str
     positions: Mapping[str, Position]
-    """By cluster."""
+    """Positions by cluster."""
 
 
 Marker = Request | Response | Snapshot | Update | Acks
 
 
 def decode_marker(marker_type: int, body: bytes) -> Marker | None:
-    """Return what a marker says; None: it is no marker of replicated subscriptions.
+    """Return the content of a marker; None if it is no marker of replicated subscriptions.
 
     Raises:
         BrokerMetadataError: the body is not that of a marker of this type. A retry does not help.
@@ -107,9 +110,10 @@ def decode_marker(marker_type: int, body: bytes) -> Marker | None:
 
 
 def _decode(marker_type: int, body: bytes) -> Marker:
-    """
+    """Decode the body of a marker of `SUBSCRIPTION_MARKERS`.
+
     Raises:
-        DecodeError, BrokerMetadataError
+        DecodeError, BrokerMetadataError: the body is malformed.
     """
     if marker_type == REQUEST:
         request = pb.SnapshotRequestMarker.FromString(body)
@@ -150,7 +154,7 @@ def _positions(found: Iterable[pb.ClusterPosition]) -> dict[str, Position]:
 
 
 def _position(found: pb.EntryPosition) -> Position:
-    """An entry id of 2^64-1 is -1: before the first entry of a ledger."""
+    """Return a position; an entry id of 2^64-1 becomes -1: before the first entry of a ledger."""
     if not found.HasField("ledger_id") or not found.HasField("entry_id"):
         raise BrokerMetadataError("a marker lacks the position in a log")
     entry_id = found.entry_id if found.entry_id <= _INT64_MAX else found.entry_id - (1 << 64)
@@ -163,7 +167,7 @@ def encode_marker(marker: Marker, *, goes_to: Sequence[str] = (), now_ms: int) -
     """Return the entry that carries a marker of this cluster.
 
     Args:
-        goes_to: the clusters that it is copied to; none: all.
+        goes_to: clusters that the marker is copied to; empty for all.
         now_ms: publish time, ms since 1970.
     """
     marker_type, body = _encode(marker)

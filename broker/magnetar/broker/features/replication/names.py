@@ -1,4 +1,4 @@
-"""Names of the producer and the cursor by which one cluster copies to another. Pure.
+"""Names of the producer and the cursor that copy from one cluster to another. Pure.
 
 Source: geo-replication sheet, section 1.
 """
@@ -11,16 +11,16 @@ _ARROW: Final = "-->"
 
 
 class ReplicatorName(NamedTuple):
-    """What the name of a replicator's producer says."""
+    """The clusters that the name of a replicator's producer contains."""
 
     source: str
-    """The cluster that is copied from."""
+    """Cluster that is copied from."""
     target: str
-    """The cluster that is copied to; empty: a release of before names did say it."""
+    """Cluster that is copied to; empty if the producer's release does not put it into the name."""
 
 
 def parse_replicator(producer_name: str) -> ReplicatorName | None:
-    """Return what the name of a producer says of clusters; None: it is no replicator's."""
+    """Return the clusters in a producer's name; None if it is not the name of a replicator."""
     if not is_replicator(producer_name):
         return None
     source, _, target = producer_name.removeprefix(REPLICATOR_PREFIX).partition(_ARROW)
@@ -33,5 +33,5 @@ def replicator_name(source: str, target: str) -> str:
 
 
 def cursor_name(target: str) -> str:
-    """Return the name of the cursor that keeps how far copies to a cluster have come."""
+    """Return the name of the cursor that stores how far a topic is copied to a cluster."""
     return f"{REPLICATOR_PREFIX}{target}"

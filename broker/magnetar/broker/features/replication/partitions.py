@@ -1,12 +1,13 @@
-"""Equal numbers of partitions in two clusters, before copies flow (rule 8.1).
+"""Equal numbers of partitions in two clusters, before messages are copied (rule 8.1).
 
 Messages of partition i go to partition i, so both sides need the same number: the order of a key
-depends on it. A partitioned topic that is missing at the other side is created there, and one with
-fewer partitions gets more. One with more partitions than here is never made smaller: that would
-lose messages. Its number is told, and nothing is copied until this side has as many.
+depends on it. A partitioned topic that is missing at the other side is created there. If it has
+fewer partitions there, it gets more. If it has more there than here, it is never made smaller,
+because that would lose messages. The error then names both numbers, and nothing is copied until
+this side has as many.
 
-Several partitions begin at a time, on several brokers: a creation that another one was faster with
-is no failure. What counts is the number afterwards.
+Replicators of several partitions start at a time, on several brokers. It is therefore no error if
+another broker has created the partitions first: only the resulting number counts.
 
 Source: geo-replication sheet, section 8.
 """
@@ -20,37 +21,37 @@ from magnetar.broker.features.replication.remote_http import reason_in
 from magnetar.sdk.wire import TopicName
 
 _CONFLICT: Final = 409
-"""Status of a creation of what exists."""
+"""HTTP status if the partitions exist already."""
 
 
 class PartitionsThere(Protocol):
-    """Another cluster, as far as its partitions go; `RemoteCluster` is one."""
+    """Access to the partitions in another cluster; `RemoteCluster` has it."""
 
     @property
     def name(self) -> str: ...
 
     async def partitions_of(self, topic: TopicName, /) -> int:
-        """How many partitions a topic has there; 0: none, or there is no such topic."""
+        """Return the number of partitions of a topic there; 0 if it has none, or does not exist."""
         ...
 
     async def ask(self, method: str, path: str, body: bytes = b"", /) -> Answer:
-        """One request to its REST interface."""
+        """Send one request to the cluster's REST interface."""
         ...
 
 
 async def have_partitions(
     topic: TopicName, here: int, remote: PartitionsThere, *, may_create: bool
 ) -> bool:
-    """Return when a partitioned topic has as many partitions there as here; whether it was changed.
+    """Give a partitioned topic as many partitions there as here; return whether it was changed.
 
     Args:
-        topic: the partitioned topic, not a partition of it.
-        here: its number of partitions in this cluster.
+        topic: the partitioned topic, not one of its partitions.
+        here: number of its partitions in this cluster.
         may_create: whether partitions may be created there.
 
     Raises:
-        NotAllowedError: it has another number there, and that stays so.
-        SdkError, RequestError: it cannot be told, or created, now.
+        NotAllowedError: the number there differs, and cannot be changed.
+        SdkError, RequestError: the number cannot be read or changed now.
     """
     there = await remote.partitions_of(topic)
     if here == there:
@@ -64,7 +65,7 @@ async def have_partitions(
 
 
 async def _create(topic: TopicName, remote: PartitionsThere, *, here: int, there: int) -> None:
-    # Each cluster asks those that it copies to: the other side need not ask further ones.
+    # Each cluster creates the topic at those that it copies to: the other side need not pass it on.
     method, alone = ("POST", "updateLocalTopicOnly") if there else ("PUT", "createLocalTopicOnly")
     name = quote(topic.local_name, safe="")
     path = f"/admin/v2/{topic.domain}/{topic.namespace_name}/{name}/partitions?{alone}=true"

@@ -1,16 +1,17 @@
-"""Copies that come from other clusters: each is stored once, in its order, and none is missed.
+"""Copies from other clusters: each one is stored once, in its order, and none is missed.
 
-What is known of a source is a function of the log, as with deduplication (docs/decisions/0023): the
-place of a copy is in its own metadata, so that the message and the mark are one append; marks are
-noted when the log confirms them; a snapshot of them lies in a durable cursor, with the position of
-the last entry in it; and an append of copies that failed ends the topic's time here. Ledgers of
-such a topic do not overlap: what a takeover finds is a prefix of what was appended.
+The state of a source is a function of the log, as with deduplication (docs/decisions/0023). A copy
+has its place in its own metadata, so the message and the mark are one append. Marks are noted when
+the log confirms them. A snapshot of them is stored in a durable cursor, with the position of the
+last entry in it. After a failed append of copies, this broker drops the topic. Ledgers of such a
+topic do not overlap: a takeover finds a prefix of what was appended.
 
-Nothing of this costs a topic anything that no cluster copies to. The first producer of a replicator
-makes the cursor; from then on the topic always has it.
+A topic to which no cluster copies pays nothing for this. The first producer of a replicator makes
+the broker create the cursor; from then on the topic always has it.
 
-After one copy was refused, nothing more is taken of that producer: a later copy would raise the
-mark over it (rule 18.12a). It is closed, and begins again behind what is stored.
+After a copy was refused, the broker accepts nothing more of that producer: a later copy would raise
+the mark past the refused one (rule 18.12a). The producer is closed, and begins again after the last
+stored copy.
 
 Source: geo-replication sheet, sections 5, 7, 17 and 18.5 to 18.12.
 """
@@ -51,10 +52,11 @@ MARKS_CURSOR: Final = "magnetar.geo.marks"
 """Name of the cursor; reserved among subscriptions."""
 
 SNAPSHOT_ENTRIES: Final = 1_000
-"""Entries after which the marks are saved again: so many are read when the topic is loaded."""
+"""Entries after which the marks are saved again; about so many are read when the topic is
+loaded."""
 
 SNAPSHOT_S: Final = 120.0
-"""Time after which they are saved again, if anything was published."""
+"""Seconds after which the marks are saved again, if anything was published."""
 
 _WHY: Final = {
     Verdict.GAP: "a copy before it is missing here",
@@ -69,38 +71,40 @@ class MarkerSink(Protocol):
     """Receiver of the markers of other clusters."""
 
     def received(self, source: str, position: Position, marker_type: int, body: bytes, /) -> None:
-        """A marker of a cluster is stored here, at a position."""
+        """Handle a marker of a cluster that is stored here, at a position."""
         ...
 
     def replayed(self, entry: bytes, /) -> None:
-        """An entry was read again that may be such a marker."""
+        """Handle an entry that a replay has read, and that may be such a marker."""
         ...
 
     @property
     def notes_copies(self) -> bool:
-        """Whether `copied` makes a difference now."""
+        """Whether `copied` has an effect now."""
         ...
 
     def copied(self, position: Position, copy: Copy | None, /) -> None:
-        """A copy is stored here, behind all others; None: it is a marker, or does not say where it
-        comes from."""
+        """Handle a copy that is stored after all other entries.
+
+        `copy` is None for a marker, and for a copy that does not name its source.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivingSurroundings:
-    """What a topic's receiving needs of its broker."""
+    """Objects of the broker that a topic needs to receive copies."""
 
     cluster: str
     """Name of this cluster."""
     clock: Clock
     read_entries: int
-    """Entries of one read of the log when it is replayed."""
+    """Entries of one read of the log during a replay."""
     read_bytes: int
 
 
 class Receiving(Feature):
-    """The copies that other clusters send to one topic of this broker."""
+    """Copies that other clusters send to one topic of this broker."""
 
     def __init__(
         self,
@@ -112,13 +116,14 @@ class Receiving(Feature):
         begun: Callable[[], None],
         markers: MarkerSink | None = None,
     ) -> None:
-        """
+        """Create the feature.
+
         Args:
             is_stored: whether the topic has the cursor `MARKS_CURSOR`.
-            open_cursor: opens it, or makes it at the end.
-            begun: called when copies may come from now on: the rows of the publish line change, and
-                ledgers overlap no more.
-            markers: what the markers of other clusters are for; None: they are stored, no more.
+            open_cursor: opens the cursor, or creates it at the end of the log.
+            begun: called when copies may arrive from now on: the rows of the publish line change,
+                and ledgers no longer overlap.
+            markers: receiver of the markers of other clusters; None if they are only stored.
         """
         self._topic = topic
         self._label = str(topic.name)
@@ -131,16 +136,16 @@ class Receiving(Feature):
         self._snapshots: LogSnapshots | None = None
         self._beginning = asyncio.Lock()
         self._refused: set[str] = set()
-        """Replicators of which nothing is taken any more, until they come again."""
+        """Replicators of which nothing is accepted until they connect again."""
         self._waiting: list[asyncio.Future[None]] = []
         self._is_closed = False
         self.duplicates = 0
-        """Copies that came again and were not stored again."""
+        """Copies that arrived again and were not stored again."""
 
-    # Its life
+    # Life cycle
 
     async def restore(self) -> None:
-        """Know what the log has of copies, if any ever came.
+        """Load the marks, if the topic ever received copies.
 
         Raises:
             LedgerError, CursorError: not everything can be read now.
@@ -149,7 +154,7 @@ class Receiving(Feature):
             await self._begin()
 
     async def _begin(self) -> None:
-        """Take up, or make, the cursor; read what lies behind it."""
+        """Open or create the cursor, and read the log after its snapshot."""
         around = self._around
         snapshots = LogSnapshots(
             await self._open_cursor(),
@@ -193,7 +198,7 @@ class Receiving(Feature):
         return PublishRows(checks=(self.check,), gates=(self,), listeners=(self,))
 
     def close(self) -> None:
-        """Save once more; nobody waits on."""
+        """Take a last snapshot, and release all waiting producers."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -204,11 +209,10 @@ class Receiving(Feature):
     # Producers
 
     async def admit_producer(self, producer_name: str, *, is_transactional: bool) -> None:
-        """Let a replicator in when this cluster is the one that it means, and when nothing of its
-        former self is undecided.
+        """Admit a replicator for this cluster, when no earlier copy of its source is undecided.
 
         Raises:
-            NotAllowedError: it means another cluster, or is this one itself.
+            NotAllowedError: the producer copies to another cluster, or from this one.
             ServiceNotReadyError: the topic is closing.
             LedgerError, CursorError: the marks cannot be read now.
         """
@@ -244,13 +248,13 @@ class Receiving(Feature):
     def check(
         self, batch: PublishBatch, send: Send, metadata: MessageMetadata, payload: bytes
     ) -> None:
-        """Look at a message that comes next in the batch.
+        """Check the next message of a batch.
 
         Raises:
-            NotAllowedError: it says that it is a copy, and its producer is no replicator (rule
-                5.1); or it is a copy of another cluster than its producer is of, or the end of a
-                transaction there.
-            BrokerMetadataError: it says no place where it should.
+            NotAllowedError: the message claims to be a copy, but its producer is no replicator
+                (rule 5.1); or it is a copy of another cluster than its producer's; or it ends a
+                transaction of that cluster.
+            BrokerMetadataError: the place of the copy is not valid.
         """
         name = parse_replicator(batch.producer_name)
         if name is None:
@@ -273,7 +277,7 @@ class Receiving(Feature):
             )
         copy = copy_in(metadata)
         if copy is None:
-            return  # an old release of Pulsar does not say it: stored at least once
+            return  # an old release of Pulsar names no place: stored at least once
         if len(self._marks) >= SOURCES_MAX and not self._marks.is_known(copy.source):
             raise NotAllowedError(
                 f"{self._label} has copies of {SOURCES_MAX} sources, which is the most; that of "
@@ -282,10 +286,10 @@ class Receiving(Feature):
         _COPY.add(batch, copy)
 
     def _check_marker(self, batch: PublishBatch, metadata: MessageMetadata, payload: bytes) -> None:
-        """Note what a marker says.
+        """Note the content of a marker.
 
         Raises:
-            NotAllowedError: it ends a transaction, and transactions are of one cluster.
+            NotAllowedError: the marker ends a transaction, which concerns its own cluster only.
         """
         if metadata.marker_type in TRANSACTION_MARKERS:
             raise NotAllowedError(
@@ -297,7 +301,7 @@ class Receiving(Feature):
             _MARKER.add(batch, (metadata.marker_type, payload[body_at:]))
 
     def accept(self, batch: PublishBatch) -> Iterable[PublishBatch] | None:
-        """Accept copies that are all new, as nearly always; else take the batch apart."""
+        """Accept copies that are all new, as nearly always; otherwise split the batch."""
         if not is_replicator(batch.producer_name):
             return None
         if batch.producer_name in self._refused:
@@ -317,7 +321,7 @@ class Receiving(Feature):
         return None
 
     def _parts(self, batch: PublishBatch, verdicts: Sequence[Verdict]) -> Iterable[PublishBatch]:
-        """The entries that were judged, in parts of one verdict each, in order."""
+        """Yield the judged entries in order, in parts of one verdict each."""
         start = 0
         for at in range(1, len(verdicts) + 1):
             if at < len(verdicts) and verdicts[at] is verdicts[start]:
@@ -337,11 +341,11 @@ class Receiving(Feature):
 
     @staticmethod
     def _number(batch: PublishBatch, copies: Mapping[int, Copy | None]) -> None:
-        """Receipts name copies by their places at the source, and markers as such."""
+        """Set the receipt ids: each copy's place at its source, or `MARKER_RECEIPT`."""
         ids, highest = list(batch.sequence_ids), list(batch.highest_ids)
         for at in range(len(ids)):
             if at not in copies:
-                continue  # of an old release of Pulsar, which compares the ids of its SENDs
+                continue  # from an old release of Pulsar, which compares the ids of its SENDs
             copy = copies[at]
             if copy is not None:
                 ids[at], highest[at] = copy.place.position
@@ -350,7 +354,7 @@ class Receiving(Feature):
         batch.receipt_ids = (ids, highest)
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """The log has confirmed a batch."""
+        """Note that the log has confirmed a batch."""
         assert self._snapshots is not None, "only then there is a row"
         copies = _COPY.of(batch)
         for _, copy in copies:
@@ -381,9 +385,9 @@ class Receiving(Feature):
             sink.copied(Position(ledger_id, first_entry_id + at), copies.get(at))
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
-        """Copies may turn up in the log: only its recovery tells."""
+        """Drop the topic if copies may be stored: only the log's recovery tells."""
         topic = self._topic
         if isinstance(error, LogTerminatedError) or topic.log.terminated is not None:
-            return  # refused for sure, and for good
+            return  # refused definitely, and for good
         if _COPY.of(batch) and not topic.is_closed:
             topic.reload("copies may be stored or not")

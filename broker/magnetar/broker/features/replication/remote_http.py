@@ -1,8 +1,8 @@
 """Requests to the REST interface of another cluster.
 
 The binary protocol has no command that creates a partitioned topic or gives it more partitions. The
-cluster's record says where the interface is (`serviceUrl`, `serviceUrlTls`); this broker proves
-itself there with the same token and certificate as on its connections.
+cluster's record has the address of the interface (`serviceUrl`, `serviceUrlTls`). This broker
+authenticates there with the same token and certificate as on its connections.
 
 Source: geo-replication sheet, sections 1 and 8.
 """
@@ -14,7 +14,7 @@ from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
 from magnetar.broker.base.http_client import Answer, HttpCallError, Outgoing, call
 
 HOPS_MAX = 5
-"""Redirects that are followed before we believe that brokers send us in circles."""
+"""Redirects that are followed, at most: more suggest that the brokers redirect in circles."""
 
 
 class RemoteHttp:
@@ -30,10 +30,11 @@ class RemoteHttp:
         *,
         timeout_ms: int,
     ) -> None:
-        """
+        """Create the client of one cluster.
+
         Args:
-            field: the field of the cluster's record that has the address.
-            url: its value: one or several addresses, separated by commas; empty: there is none.
+            field: field of the cluster's record that has the address.
+            url: value of the field: addresses separated by commas; empty if there is none.
         """
         self._cluster = cluster
         self._field = field
@@ -43,11 +44,11 @@ class RemoteHttp:
         self._timeout_s = timeout_ms / 1000
 
     async def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
-        """Return what the first address says that answers; redirects are followed.
+        """Return the answer of the first address that answers; follow redirects.
 
         Raises:
             NotAllowedError: the cluster's record has no address.
-            BrokerMetadataError: nobody answers.
+            BrokerMetadataError: no address answers.
         """
         if not self._urls:
             raise NotAllowedError(
@@ -85,7 +86,7 @@ def addresses_in(url: str) -> Sequence[str]:
 
 
 def reason_in(answer: Answer) -> str:
-    """Return what an answer that refuses says, in words."""
+    """Return the reason of a refusal in words."""
     try:
         told = json.loads(answer.body)
     except ValueError:

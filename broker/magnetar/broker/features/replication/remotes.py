@@ -1,8 +1,7 @@
-"""Connections to other clusters: one pool of them for each, shared by all topics of a broker.
+"""Connections to other clusters: one connection pool per cluster, shared by all topics of a broker.
 
-Where a cluster is, and what this broker proves itself with there, is in the cluster's record
-(`clusters create`). It is read anew when a connection is to be made: addresses change, and so do
-tokens (rule 17.25).
+A cluster's record (`clusters create`) has its address and the credentials of this broker there. It
+is read again before each connection, because addresses and tokens change (rule 17.25).
 
 Source: geo-replication sheet, sections 1, 4 and 15.
 """
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from magnetar.sdk.ports import Network
 
 ReadCluster = Callable[[str], Awaitable[Mapping[str, Any]]]
-"""Reads the record of a cluster: the fields of Pulsar's `ClusterData`."""
+"""Function that reads the record of a cluster: the fields of Pulsar's `ClusterData`."""
 
 
 class RemoteCluster:
-    """One other cluster."""
+    """Connections to one other cluster."""
 
     def __init__(
         self,
@@ -39,33 +38,36 @@ class RemoteCluster:
         timeout_ms: int,
         network: "Network | None" = None,
     ) -> None:
-        """`network`: to addresses without TLS; None: sockets of the system."""
+        """Create the object; it connects at first use.
+
+        `network`: for addresses without TLS; None = the system's sockets.
+        """
         self.name = name
         self._read = read
         self._timeout_ms = timeout_ms
         self._network = network
         self._data: Mapping[str, Any] = {}
         self._proof = b""
-        """The token that connections were begun with."""
+        """Token with which the connections were opened."""
         self._pool: ConnectionPool | None = None
         self._lookup: Lookup | None = None
         self._http: RemoteHttp | None = None
         self._next_producer_id = 0
 
     def next_producer_id(self) -> int:
-        """Unique on all connections to the cluster."""
+        """Return an id that no other producer has on any connection to the cluster."""
         self._next_producer_id += 1
         return self._next_producer_id
 
     async def lookup(self) -> "Lookup":
-        """Return what finds topics there, by the cluster's record, and the token that it names, as
-        they are now. Connections of another record or token are closed: they prove who they are
+        """Return the lookup for topics of the cluster, by its present record and token.
+
+        If the record or the token has changed, close the old connections: they authenticate only
         once.
 
         Raises:
-            NotAllowedError: the record says no address, or none that can be used; or the token
-                cannot be read.
-            RequestError: the record cannot be read, or there is none.
+            NotAllowedError: the record has no usable address, or the token cannot be read.
+            RequestError: the record is missing, or cannot be read.
         """
         data = await self._read(self.name)
         token = _token_of(self.name, data)
@@ -80,7 +82,7 @@ class RemoteCluster:
         return self._lookup
 
     def _open(self, data: Mapping[str, Any], token: Callable[[], bytes] | None) -> "Lookup":
-        # Only who copies topics loads the client.
+        # Imported here, so that only brokers that copy topics load the client.
         from magnetar.sdk.connection import ConnectionPool
         from magnetar.sdk.lookup import Lookup
         from magnetar.sdk.ports import SystemNetwork
@@ -130,21 +132,22 @@ class RemoteCluster:
         return Lookup(service_url, self._pool, listener_name=str(data.get("listenerName") or ""))
 
     async def find(self, topic: str) -> "Connection":
-        """A connection to the broker that owns a topic there.
+        """Return a connection to the broker that owns a topic there.
 
         Raises:
-            SdkError: nobody does just now, or it is not reachable.
-            RequestError: see `lookup`.
+            SdkError: no broker owns it now, or the owner cannot be reached.
+            RequestError: the cluster's record is missing or not usable (`lookup`).
         """
         return await (await self.lookup()).connection_for(topic)
 
     async def partitions_of(self, topic: TopicName) -> int:
-        """How many partitions a topic has there; 0: none, or there is no such topic. Asking creates
-        nothing.
+        """Return the number of partitions of a topic there; 0 if it has none, or does not exist.
+
+        The request creates no topic.
 
         Raises:
             SdkError: the brokers there do not answer.
-            RequestError: see `lookup`.
+            RequestError: the cluster's record is missing or not usable (`lookup`).
         """
         try:
             return await (await self.lookup()).partitions(str(topic), may_create=False)
@@ -152,10 +155,11 @@ class RemoteCluster:
             return 0
 
     async def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
-        """Send one request to its REST interface.
+        """Send one request to the cluster's REST interface.
 
         Raises:
-            RequestError: see `lookup`; or nobody answers.
+            RequestError: no address answers, or the cluster's record is missing or not usable
+                (`lookup`).
         """
         await self.lookup()
         assert self._http is not None, "it is there with the lookup"
@@ -169,11 +173,13 @@ class RemoteCluster:
 
 
 def _token_of(cluster: str, data: Mapping[str, Any]) -> Callable[[], bytes] | None:
-    """What gives the token for a cluster, by Pulsar's fields. A secret is best named by where it is
-    (`file:`, `env:`), and may be literal (`token:`) (rule 15.1).
+    """Return the source of the token for a cluster, by Pulsar's fields; None if it has no token.
+
+    A secret is best named by its place (`file:`, `env:`), and may be literal (`token:`) (rule
+    15.1).
 
     Raises:
-        NotAllowedError: of a kind that this broker does not have.
+        NotAllowedError: the kind of authentication or parameter is not supported.
     """
     plugin = str(data.get("authenticationPlugin") or "")
     if not plugin:
@@ -202,11 +208,12 @@ class RemoteClusters:
         self._read = read
         self._timeout_ms = timeout_ms
         self.network: Network | None = None
-        """To addresses without TLS; None: sockets of the system. Connections that exist stay."""
+        """Network for addresses without TLS; None = the system's sockets. Existing connections
+        stay."""
         self._clusters: dict[str, RemoteCluster] = {}
 
     def cluster(self, name: str) -> RemoteCluster:
-        """The cluster of that name; whether there is one is told when it is used."""
+        """Return the cluster of that name. A missing record is reported at first use."""
         found = self._clusters.get(name)
         if found is None:
             found = RemoteCluster(

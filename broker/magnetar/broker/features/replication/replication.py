@@ -1,11 +1,12 @@
-"""Replication of one topic: a sender for each cluster that its policies name beside this one.
+"""Replication of one topic: one sender for each other cluster that its policies name.
 
-The durable cursors come back with the topic, before anything can be trimmed, whatever the policies
-are by then; a cursor goes when policies that were read name other clusters, and not this one any
-more (rules 2.1, 2.2). What was copied stays at the other side.
+The durable cursors are opened with the topic, before anything can be trimmed, whatever the policies
+are by then. A cursor is deleted when policies were read that name other clusters, but no longer
+this one (rules 2.1, 2.2). Copied messages stay in the other cluster.
 
-Which life of the log it is (its *incarnation*) is a random number in the log's properties, written
-before the first cursor: the other side must not take a log that was made anew for the one before.
+The life of the log (its *incarnation*) is a random number in the log's properties, written before
+the first cursor. With it, the other cluster does not take a log that was created anew for the
+former one.
 
 Source: geo-replication sheet, sections 2, 4 and 18.
 """
@@ -46,41 +47,43 @@ from magnetar.sdk.wire import TopicName
 _log = structlog.get_logger()
 
 INCARNATION_PROPERTY: Final = "magnetar.geo.incarnation"
-"""In the properties of the topic's log: which life of the log it is, a number from 1."""
+"""Property of the topic's log that holds its incarnation, a number from 1."""
 
 START_PROPERTY: Final = "magnetar.geo.start"
-"""In the properties of the cursor of a cluster: the last entry before those that are copied to it,
-`ledger:entry`. Without it all are."""
+"""Property of a cluster's cursor: the last entry before the copied ones, `ledger:entry`. Without
+it, all entries are copied."""
 
 _INCARNATION_BITS: Final = 62
 
 SETTLE_S_MAX: Final = 50.0
-"""A topic that nobody uses is kept for its copies so long at a time, and others have their turn."""
+"""Longest time, in seconds, that an unused topic stays loaded for its copies before other topics
+have their turn."""
 
 SPREAD_S_MAX: Final = 5.0
-"""Creating a partitioned topic does not wait longer for other clusters to have it."""
+"""Longest time, in seconds, that creating a partitioned topic waits for other clusters to have
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSurroundings:
-    """What the replications of a broker have in common."""
+    """The objects that all replications of a broker share."""
 
     remotes: RemoteClusters
     sending: SendingSurroundings
     random: random.Random
     starts_at_earliest: bool
-    """Whether what a topic has already is copied to a cluster that is new among its policies."""
+    """Whether a cluster that is new among the policies also gets what a topic already has."""
     subscriptions: ReplicatedSubscriptionsSurroundings
     senders: set[Sending] = field(default_factory=set)
-    """The senders at work."""
+    """Running senders."""
 
     async def spread_partitions(self, topic: TopicName, clusters: Iterable[str]) -> str:
-        """Have a partitioned topic of this cluster in others with as many partitions, at once.
+        """Create a partitioned topic of this cluster in others, with as many partitions, at once.
 
-        A replicator does it as well, before it copies; but a topic that nobody uses has none.
+        A replicator does this as well, before it copies; but an unused topic has no replicator.
 
         Returns:
-            What did not work, in words; empty: all of them have it.
+            The failures in words; empty if all clusters have the topic.
         """
         around = self.sending
         if not around.settings.replication_creates_partitions or not topic.is_persistent:
@@ -105,14 +108,14 @@ class ReplicationSurroundings:
 
 
 class ReplicatedTopic(TailedTopic, Protocol):
-    """What is needed of the topic."""
+    """A topic as its replication needs it."""
 
     @property
     def use(self) -> TopicUse: ...
 
 
 class Replication(Feature):
-    """The copies of one topic of this broker to all other clusters."""
+    """Copies of one topic of this broker to all other clusters."""
 
     def __init__(
         self,
@@ -125,12 +128,13 @@ class Replication(Feature):
         changed: Callable[[], None],
         published: Published,
     ) -> None:
-        """
+        """Create the feature.
+
         Args:
-            stored_cursors: the names of the durable cursors of the topic.
-            open_cursor: opens the cursor of a name, or makes it at a position, with properties.
-            changed: called when the rows of the publish line are other ones.
-            published: messages and bytes that were published to the topic so far.
+            stored_cursors: returns the names of the topic's durable cursors.
+            open_cursor: opens the cursor of a name, or creates it at a position, with properties.
+            changed: called when the rows of the publish line change.
+            published: returns the messages and bytes published to the topic so far.
         """
         self._topic = topic
         self._log = log
@@ -140,23 +144,25 @@ class Replication(Feature):
         self._changed = changed
         self._published = published
         self._cursors: dict[str, Cursor] = {}
-        """By cluster."""
+        """Cursors by cluster."""
         self._senders: dict[str, Sending] = {}
-        """By cluster."""
+        """Senders by cluster."""
         self._starts: dict[str, Position] = {}
-        """The last entry when a cluster came among the policies, of those without a cursor: what
-        is published while that is made is copied."""
+        """Last entry when a cluster came into the policies, for clusters without a cursor: messages
+        published while it is created are copied."""
         self._applying: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    # Its life
+    # Life cycle
 
     async def restore(self) -> None:
-        """Have the cursors that are stored, before anything is trimmed; and one for each cluster
-        that the policies name, before anything is published: what came before it is not copied.
+        """Open the stored cursors, before anything is trimmed, and create the missing ones.
+
+        Each cluster in the policies gets its cursor before anything is published: entries before
+        the cursor are not copied.
 
         Raises:
-            LedgerError, CursorError: a cursor cannot be opened, or made, now.
+            LedgerError, CursorError: a cursor cannot be opened or created now.
         """
         for name in await self._stored_cursors():
             if name.startswith(REPLICATOR_PREFIX):
@@ -176,8 +182,10 @@ class Replication(Feature):
             self._apply_soon()
 
     def look(self) -> Work | None:
-        """Begin, or end, what could not be done when the policies changed; look at the senders. A
-        topic that was loaded for its upkeep alone stays until its copies are there."""
+        """Retry changes that failed when the policies changed, and check the senders.
+
+        A topic that was loaded only for upkeep stays loaded until its copies are stored there.
+        """
         self._apply_soon()
         for each in self._senders.values():
             each.look()
@@ -187,8 +195,10 @@ class Replication(Feature):
         return self._settle(behind) if behind else None
 
     async def _settle(self, senders: Sequence[Sending]) -> None:
-        """Return when the copies are there, or stand still, and at last after `SETTLE_S_MAX`: a
-        later look goes on."""
+        """Return when the copies are stored there, or stuck, or after `SETTLE_S_MAX`.
+
+        A later look continues.
+        """
         settling = [asyncio.ensure_future(each.settle()) for each in senders]
         try:
             await asyncio.wait(settling, timeout=SETTLE_S_MAX)
@@ -221,9 +231,9 @@ class Replication(Feature):
                 for remote in sorted(set(self._cursors) - wanted):
                     await self._end(remote)
                 if self._is_closed or self._wanted() == wanted:
-                    break  # else the policies have changed meanwhile
+                    break  # otherwise the policies have changed meanwhile
         except (LedgerError, CursorError, RequestError) as error:
-            # The next look tries it again.
+            # The next look retries.
             _log.warning("replication_not_changed", topic=str(self._topic.name), error=str(error))
 
     async def _begin(self, remote: str) -> None:
@@ -234,7 +244,7 @@ class Replication(Feature):
                 cursor = await self._make_cursor(remote)
             self._cursors[remote] = cursor
         if self._is_closed or remote in self._senders:
-            return  # policies that changed while this was under way have begun it
+            return  # changed policies have started it meanwhile
         sender = Sending(
             self._topic,
             self._log,
@@ -251,8 +261,7 @@ class Replication(Feature):
         _log.info("replication_begun", topic=str(self._topic.name), cluster=remote)
 
     async def _make_cursor(self, remote: str) -> Cursor:
-        """Make the cursor of a cluster that is new among the policies, with a note of where copying
-        begins."""
+        """Create the cursor of a new cluster, and record where copying to it begins."""
         last = self._starts.get(remote, self._log.last_confirmed)
         if self._around.starts_at_earliest or last < self._log.first_position():
             return await self._open_cursor(cursor_name(remote), EARLIEST, {})
@@ -260,8 +269,7 @@ class Replication(Feature):
         return await self._open_cursor(cursor_name(remote), behind, {START_PROPERTY: str(last)})
 
     def is_copied(self, remote: str, position: Position) -> bool:
-        """Return whether an entry is behind where copying to a cluster began, and was not dropped
-        before it was there."""
+        """Whether an entry is copied to a cluster: after the start of copying, and not dropped."""
         cursor = self._cursors.get(remote)
         dropped = dropped_in(cursor.position_properties) if cursor is not None else None
         if dropped is not None and position in dropped:
@@ -269,7 +277,7 @@ class Replication(Feature):
         return position > self._not_copied_through(cursor)
 
     def _not_copied_through(self, cursor: Cursor | None) -> Position:
-        """Return the last entry before those that are copied; `EARLIEST`: all are."""
+        """Return the last entry before the copied ones; `EARLIEST` if all are copied."""
         text = cursor.properties.get(START_PROPERTY, "") if cursor is not None else ""
         ledger_id, _, entry_id = text.partition(":")
         if not (ledger_id.isdecimal() and entry_id.isdecimal()):
@@ -277,7 +285,7 @@ class Replication(Feature):
         return Position(int(ledger_id), int(entry_id))
 
     async def _end(self, remote: str) -> None:
-        """Stop copying; delete the cursor if policies were read that name other clusters."""
+        """Stop copying; delete the cursor if policies were read that name only other clusters."""
         sender = self._senders.pop(remote, None)
         if sender is not None:
             self._close(sender)
@@ -303,7 +311,7 @@ class Replication(Feature):
         return self._senders.values()
 
     def close(self) -> None:
-        """Begin nothing more, and send nothing more."""
+        """Start no task, and stop all senders."""
         self._is_closed = True
         if self._applying is not None:
             self._applying.cancel()
@@ -328,17 +336,19 @@ class Replication(Feature):
             each.on_stored()
 
     def sessions(self) -> Mapping[str, int]:
-        """Return which connection there is to each cluster that the topic is copied to: a number
-        that no other one of that cluster had; 0: there is none."""
+        """Return a number for the present connection to each cluster that the topic is copied to.
+
+        No other connection to that cluster had the number. 0: there is no connection.
+        """
         known = self._senders
         return {name: known[name].since_ms if name in known else 0 for name in self._wanted()}
 
     def takes_acks(self) -> bool:
-        """Return whether a cluster is connected that takes single acknowledgements."""
+        """Whether a connected cluster takes single acknowledgements."""
         return any(each.takes_acks for each in self._senders.values())
 
     def incarnation(self) -> int:
-        """Return which life of the log it is; 0: nothing was ever copied from here."""
+        """Return the incarnation of the log; 0 if nothing was ever copied from it."""
         found = self._log.properties.get(INCARNATION_PROPERTY, "")
         return int(found) if found.isdecimal() else 0
 
@@ -348,12 +358,12 @@ class Replication(Feature):
         return PublishRows(listeners=(self,)) if self._senders else PublishRows()
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """The log has news."""
+        """Wake the senders: the log has new entries."""
         for each in self._senders.values():
             each.on_stored()
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
-        """Nothing is copied of what is not stored."""
+        """Do nothing: entries that are not stored are not copied."""
 
     # Shown
 

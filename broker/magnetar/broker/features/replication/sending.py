@@ -1,14 +1,15 @@
 """Copies of one topic to one other cluster.
 
-Entries go as they are stored, in their order, from behind the mark of a durable cursor on; a batch
-stays a batch. The mark moves over what the other side has receipted, or what does not go there. Any
-error ends the connection's producer, and the next one begins behind the mark again: what is sent
-twice is known there by its place (`receiving.py`), so nothing has to be known of the outcome. A
-refusal ends it as well: no later entry overtakes the one that was refused.
+Entries are sent as they are stored, in their order, beginning after the mark of a durable cursor; a
+batch stays a batch. The mark moves over entries that the other cluster has receipted, or that are
+not copied there. Any error ends the connection's producer, and the next one begins after the mark
+again. The other cluster recognizes entries that are sent twice by their places (`receiving.py`), so
+their outcome need not be known. A refusal also ends the producer: no later entry overtakes the
+refused one.
 
-While nobody publishes nothing runs: the log's news, receipts and losses wake the one task. What is
-published while copies keep up is taken from the topic's tail, as consumers get it; only what lies
-behind is read.
+While nobody publishes, nothing runs: new entries, receipts and lost connections wake the one task.
+Messages published while copies keep up come from the topic's tail, as for consumers. Only older
+ones are read.
 
 Source: geo-replication sheet, sections 4, 6, 17 and 18.
 """
@@ -65,42 +66,42 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 MAGNETAR_VERSION = "Magnetar"
-"""What servers of ours say first of themselves: they see gaps, so much may be under way."""
+"""Prefix of the version of our servers: they detect gaps, so many entries may be pending."""
 
 
 class ReplicationCursor(SnapshotCursor, DurableBacklogCursor, Protocol):
-    """What is needed of the cursor; `Cursor` is one."""
+    """A cursor as a sender needs it; `Cursor` is one."""
 
     @property
     def name(self) -> str: ...
 
 
 class TailedTopic(TopicPort, Protocol):
-    """What is needed of the topic."""
+    """A topic as a sender needs it."""
 
     @property
     def tail(self) -> Tail: ...
 
 
 SchemaOf = Callable[[TopicName, bytes], Awaitable[pb.Schema]]
-"""Finds the schema of a version that messages of a topic name."""
+"""Function that finds the schema of a version that messages of a topic name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendingSurroundings:
-    """What copying needs of its broker."""
+    """Objects of the broker that a sender needs."""
 
     cluster: str
     """Name of this cluster."""
     clock: Clock
     schema_of: SchemaOf
     partitions_of: Callable[[TopicName], Awaitable[int]]
-    """How many partitions the topic of a partition has here."""
+    """Returns the number of partitions in this cluster of a partitioned topic."""
     settings: BrokerSettings
 
 
 class Sending:
-    """The copies of one topic to one cluster. `start`, `close`, `stopped`."""
+    """Copies of one topic to one cluster. Call `start`, then `close` and `stopped`."""
 
     def __init__(
         self,
@@ -113,10 +114,11 @@ class Sending:
         incarnation: int,
         published: Published = lambda: (0, 0),
     ) -> None:
-        """
+        """Create a sender that is not started.
+
         Args:
-            incarnation: which life of the log it is; see `source_marks.py`.
-            published: messages and bytes that were published to the topic so far.
+            incarnation: the log's life; see `source_marks.py`.
+            published: returns the messages and bytes published to the topic so far.
         """
         self._topic = topic
         self._log = log
@@ -130,27 +132,28 @@ class Sending:
         self._limiter = RateLimiter(asyncio.get_running_loop().time, published)
         self._limiter.set_rate(topic.policies.replicator_dispatch_rate)
         self._released = asyncio.Event()
-        """Set when waiting for the rate is of no use any more."""
+        """Set when waiting for the rate or a retry no longer makes sense."""
         self._session: _Session | None = None
         self._taken: Position | None = None
-        """The last entry that was taken for the session; None: there is none."""
+        """Last entry taken for the session; None without a session."""
         self._awaited: Position | None = None
-        """The copy whose receipt was awaited at the last look, and since which look it was."""
+        """Copy whose receipt was awaited at the last look; `_awaited_since_s` is when that
+        began."""
         self._awaited_since_s = 0.0
         self._is_closed = False
         self._is_settled = asyncio.Event()
-        """Everything is there, or copying stands still."""
+        """Set when the other cluster has everything, or copying is stuck."""
         self.problem = ""
-        """Why nothing is copied just now; empty: nothing is known to be wrong."""
+        """Why nothing is copied at present; empty if no problem is known."""
         self.since_ms = 0
-        """Since when it is connected, ms since 1970; 0: it is not."""
+        """When the sender connected, ms since 1970; 0 if it is not connected."""
         self.figures = CopyFigures(around.clock.wall_ms())
         if cursor.backlog_entries:
             first = log.next_position(cursor.mark_delete)
             self.figures.fell_behind(topic.log.stored_since_ms(first) or around.clock.wall_ms())
 
     def start(self) -> None:
-        """Begin."""
+        """Start the task that copies."""
         self._topic.tail.readers.append(self)
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"replication-{self._label}"
@@ -167,7 +170,7 @@ class Sending:
             self._topic.tail.trim_soon()
 
     async def stopped(self) -> None:
-        """Return when nothing is under way."""
+        """Return when the task has ended."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -178,33 +181,36 @@ class Sending:
 
     @property
     def remote(self) -> str:
-        """Name of the cluster that it is copied to."""
+        """Name of the cluster that the topic is copied to."""
         return self._remote.name
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a producer there."""
+        """Whether the sender has a producer there."""
         return self._session is not None
 
     @property
     def takes_acks(self) -> bool:
-        """Whether it is connected to a broker that takes single acknowledgements."""
+        """Whether the sender is connected to a broker that takes single acknowledgements."""
         return self._session is not None and self._session.takes_acks
 
     async def settle(self) -> None:
-        """Return when everything is there, or copying stands still."""
+        """Return when the other cluster has everything, or copying is stuck."""
         await self._is_settled.wait()
 
     def on_stored(self) -> None:
-        """The log has news."""
+        """Wake the task: the log has new entries."""
         self._is_settled.clear()
         if not self.figures.is_behind:
             self.figures.fell_behind(self._around.clock.wall_ms())
         self._news.set()
 
     def look(self) -> None:
-        """Sample the counters, and begin anew if receipts have not come for long: a broker there
-        that hangs would hold the copies up for ever, and nobody would know (rule 17.8)."""
+        """Sample the counters, and reconnect if receipts are overdue.
+
+        A broker there that hangs would otherwise stop the copies for ever, without a report (rule
+        17.8).
+        """
         around, session = self._around, self._session
         self.figures.sample(around.clock.wall_ms(), around.settings.stats_rate_interval_s)
         awaited = session.window.awaited if session is not None else None
@@ -217,7 +223,7 @@ class Sending:
                 session.give_up(f"has not receipted the message at {awaited} for {waited_s:.0f} s")
 
     def policies_changed(self) -> None:
-        """The topic has other policies: another rate may count."""
+        """Apply changed policies, such as another dispatch rate."""
         self._limiter.set_rate(self._topic.policies.replicator_dispatch_rate)
         self._released.set()
 
@@ -244,7 +250,7 @@ class Sending:
             )
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless something happens that makes waiting of no use."""
+        """Sleep, unless an event makes waiting useless."""
         self._released.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -262,7 +268,8 @@ class Sending:
         """Copy until something fails.
 
         Raises:
-            SdkError, RequestError, LedgerError, CursorError
+            SdkError, RequestError, LedgerError, CursorError: copying failed; reconnect and continue
+                after the mark.
         """
         remote, topic = self._remote, self._topic
         await self._have_partitions()
@@ -298,10 +305,11 @@ class Sending:
         )
 
     async def _have_partitions(self) -> None:
-        """Have as many partitions there as here, if the topic is a partition (rule 8.1).
+        """Give the topic, if it is a partition, as many partitions there as here (rule 8.1).
 
         Raises:
-            SdkError, RequestError: see `have_partitions`.
+            SdkError, RequestError: the numbers of partitions differ, or cannot be read or changed
+                now.
         """
         name, around = self._topic.name, self._around
         if name.partition_index >= 0:
@@ -321,7 +329,7 @@ class Sending:
             self._news.clear()
             session.check()
             if position <= self.cursor.mark_delete:
-                window.skip(self.cursor.mark_delete)  # all up to there was dropped
+                window.skip(self.cursor.mark_delete)  # everything up to there was dropped
                 position = log.next_position(self.cursor.mark_delete)
             is_at_end = position > self._topic.visibility.last
             if is_at_end and window.is_empty:
@@ -342,11 +350,10 @@ class Sending:
                 self._save(window)
 
     async def _entries_from(self, position: Position) -> tuple[Position, Sequence[bytes]]:
-        """Return entries from a position on, and where the first one stands: from the tail, or
-        read.
+        """Return entries from a position on, and the first one's position: from the tail, or read.
 
         Raises:
-            LedgerError
+            LedgerError: they cannot be read now.
         """
         run = self._topic.tail.cache.find(position)
         if run is None:
@@ -356,13 +363,13 @@ class Sending:
                 entries_max=settings.read_ahead_entries,
                 bytes_max=settings.read_ahead_bytes,
             )
-        await asyncio.sleep(0)  # others have their turn, however much the tail holds
+        await asyncio.sleep(0)  # let other tasks run, however much the tail holds
         at = position.entry_id - run.first_entry_id
         return position, run.entries[at:] if at else run.entries
 
     @property
     def read_after(self) -> Position | None:
-        """See `TailReader`: what it cannot have under way soon the tail need not keep for it."""
+        """Last entry taken; None if the tail need not keep entries for this sender."""
         taken, log = self._taken, self._topic.log
         if taken is None:
             return None
@@ -372,11 +379,12 @@ class Sending:
     async def _send_each(
         self, session: "_Session", first: Position, entries: Sequence[bytes]
     ) -> Position | None:
-        """Send or skip what is visible of consecutive entries, when there is room for each. Return
-        the last one; None: none is visible.
+        """Send or skip the visible ones among consecutive entries, each when there is room.
+
+        Return the last of them; None if none is visible.
 
         Raises:
-            SdkError, RequestError: see `send` of the session, and `_schema_there`.
+            SdkError, RequestError: an entry cannot be sent, or its schema is refused.
         """
         window, last = session.window, None
         ledger_id, first_id = first
@@ -409,10 +417,10 @@ class Sending:
     def _to_be_sent(
         self, session: "_Session", position: Position, entry: bytes
     ) -> MessageMetadata | None:
-        """Return the metadata of the entry that comes next; None: it does not go there.
+        """Return the metadata of the next entry; None if it is not copied there.
 
         Raises:
-            MalformedPayloadError: it cannot be read.
+            MalformedPayloadError: the entry cannot be read.
         """
         if position <= self.cursor.mark_delete:
             return None  # it was dropped
@@ -438,10 +446,10 @@ class Sending:
         session.check()
 
     async def _schema_there(self, session: "_Session", version: bytes) -> bytes:
-        """The version that a schema has there, which is registered if need be (rule 9.1).
+        """Return the version of a schema there; register the schema if necessary (rule 9.1).
 
         Raises:
-            SdkError: it is refused there.
+            SdkError: the other cluster refuses the schema.
         """
         found = session.schemas.get(version)
         if found is None:
@@ -457,15 +465,15 @@ class Sending:
         return found
 
     def progressed(self, window: SendWindow) -> None:
-        """Receipts have come."""
+        """Save the mark after receipts, and wake the task."""
         if self._is_closed:
-            return  # the cursor may be somebody else's by now
+            return  # another owner may have the cursor by now
         self._save(window)
         self._news.set()
 
     def _save(self, window: SendWindow) -> None:
         if window.mark > self.cursor.mark_delete:
-            # Both at once: what a save takes is of one moment.
+            # Both at once: a save must take the state of one moment.
             self._set_properties(sent_properties(window.receipted), self.dropped)
             self.cursor.ack_cumulative(window.mark)
 
@@ -474,15 +482,15 @@ class Sending:
 
     @property
     def dropped(self) -> Dropped | None:
-        """The entries that were dropped before the other cluster had them; None: no entry was."""
+        """Entries that were dropped before the other cluster had them; None if there are none."""
         return dropped_in(self.cursor.position_properties)
 
     def lost(self) -> None:
-        """The connection, or the producer there, is gone."""
+        """Wake the task: the connection, or the producer there, is gone."""
         self._news.set()
         self._released.set()
 
-    # The backlog, as others see it: see `FeatureBacklog`
+    # The sender as a `FeatureBacklog`
 
     @property
     def name(self) -> str:
@@ -491,12 +499,12 @@ class Sending:
 
     @property
     def what(self) -> str:
-        """The copies that the backlog is of, in words."""
+        """The pending work in words."""
         return f"copies to cluster {self._remote.name}"
 
     @property
     def is_open(self) -> bool:
-        """Whether its backlog is there to be seen, and dropped."""
+        """Whether the backlog can be read and dropped."""
         return not self._is_closed
 
     @property
@@ -505,8 +513,10 @@ class Sending:
         return self._around.settings.replication_ttl_enabled
 
     def drop_through(self, through: Position) -> int:
-        """Copy nothing more through a position, though it is not there; returns how many entries
-        that drops. What is under way may arrive."""
+        """Drop the entries through a position before they are copied; return their number.
+
+        Copies that are already sent may still arrive.
+        """
         cursor, before = self.cursor, self.cursor.backlog_entries
         through = min(through, self._topic.visibility.last)
         if self._is_closed or through <= cursor.mark_delete:
@@ -534,13 +544,13 @@ class Sending:
     # Shown
 
     def delay_s(self, now_ms: int) -> int:
-        """The age of the oldest message that is not there, s; 0: all are."""
+        """Return the age of the oldest message that is missing there, in seconds; 0 if none is."""
         session = self._session
         oldest_ms = session.window.oldest_published_ms if session is not None else 0
         return self.figures.delay_s(now_ms, oldest_ms)
 
     def shown(self) -> dict[str, Any]:
-        """Statistics under Pulsar's names. What comes from there is another part's to say."""
+        """Return statistics under Pulsar's names, without the copies from that cluster."""
         figures, now_ms = self.figures, self._around.clock.wall_ms()
         rate, bytes_rate, expiry_rate = figures.rates(now_ms)
         return {
@@ -566,7 +576,7 @@ class Sending:
 
 
 class _Session:
-    """One producer at the other cluster, from its beginning to its loss."""
+    """One producer at the other cluster, until it is lost."""
 
     def __init__(
         self, sending: Sending, connection: "Connection", producer_id: int, window: SendWindow
@@ -576,10 +586,10 @@ class _Session:
         self._id = producer_id
         self.window = window
         self.schemas: dict[bytes, bytes] = {}
-        """Versions here -> versions there."""
+        """Versions of schemas: here to there."""
         self._failure: SdkError | None = None
         self._markers: set[Position] = set()
-        """Markers under way: Apache Pulsar does not receipt them by their places."""
+        """Pending markers: Apache Pulsar does not receipt them by their places."""
         self._is_pulsar = not connection.server_version.startswith(MAGNETAR_VERSION)
         self._names_places = connection.deduplicates_copies
         self.takes_acks = TAKES_ACKS in connection.server_version
@@ -591,10 +601,10 @@ class _Session:
         return self._connection.name
 
     async def attach(self, topic: str, name: str, *, timeout_ms: int) -> None:
-        """Have a producer there.
+        """Create the producer there.
 
         Raises:
-            SdkError
+            SdkError: the broker there refuses it, or does not answer.
         """
         connection = self._connection
         request_id = connection.next_request_id()
@@ -618,7 +628,7 @@ class _Session:
             raise
 
     def detach(self) -> None:
-        """Give the producer up."""
+        """Close the producer there, if the connection still has it."""
         connection = self._connection
         is_attached = connection.producers.pop(self._id, None) is not None
         if is_attached and connection.is_open:
@@ -628,18 +638,19 @@ class _Session:
             connection.send(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=command))
 
     def check(self) -> None:
-        """
+        """Check that the producer there is alive.
+
         Raises:
-            SdkError: the producer there is gone.
+            SdkError: it is gone.
         """
         if self._failure is not None:
             raise self._failure
 
     async def register(self, topic: str, schema: pb.Schema, *, timeout_ms: int) -> bytes:
-        """Have a schema there; returns its version.
+        """Register a schema there; return its version.
 
         Raises:
-            SdkError
+            SdkError: the broker there refuses it, or does not answer.
         """
         request_id = self._connection.next_request_id()
         command = pb.CommandGetOrCreateSchema(request_id=request_id, topic=topic, schema=schema)
@@ -665,7 +676,7 @@ class _Session:
         """Send an entry.
 
         Raises:
-            NotAllowedError: it is larger than the other cluster takes.
+            NotAllowedError: the entry is larger than the other cluster accepts.
         """
         if self._is_pulsar:
             source = Source(source.cluster, NO_INCARNATION)
@@ -697,7 +708,7 @@ class _Session:
             [encode_payload_command(BaseCommand(type=BaseCommand.SEND, send=command), copy)]
         )
 
-    # What the connection tells
+    # Called by the connection
 
     def on_receipts(self, receipts: "Sequence[CommandSendReceipt]") -> None:
         for receipt in receipts:
@@ -734,11 +745,11 @@ class _Session:
 
     @property
     def is_failed(self) -> bool:
-        """Whether it has ended, as `check` will tell."""
+        """Whether the session has failed; `check` raises the reason."""
         return self._failure is not None
 
     def give_up(self, why: str) -> None:
-        """End it: `why` says what the broker there does not do."""
+        """End the session. `why` says what the broker there fails to do."""
         self._fail(BrokerUnavailableError(f"{self.peer} {why}"))
 
     def _fail(self, error: SdkError) -> None:

@@ -1,13 +1,15 @@
-"""How far the copies of each source have come at the topic that they are copied to. Pure.
+"""How far a topic has stored the copies of each source. Pure.
 
-A source is a cluster, and one life of the log there (its *incarnation*). Within it positions only
-ascend, and copies come in their order; so one position says all, the *mark*: what is not above it
-is here. A copy also says which one was sent before it. If that one is above the mark, something
-between is missing (a *gap*), and nothing may be stored before it: the mark would deny it for ever.
-Apache Pulsar does not say it, and gaps of its copies cannot be seen.
+A source is a cluster, and one life of the log there (its *incarnation*). Within a source, positions
+only ascend, and copies arrive in their order. One position, the *mark*, therefore tells everything:
+copies at or before it are stored here. A copy also names the one that was sent before it. If that
+one is after the mark, something in between is missing (a *gap*). The copy must then not be stored,
+because the mark would cover the gap for ever. Copies of Apache Pulsar do not name the previous one,
+so their gaps cannot be detected.
 
-There are two marks, as with sequence ids: what was *accepted*, and what is *stored*. What lies
-between is undecided. A failed append ends the topic's time here, so the first never goes back.
+There are two marks, as with sequence ids: the last *accepted* and the last *stored* copy. Copies
+between them are undecided. After a failed append this broker drops the topic, so the first mark
+never goes back.
 
 Source: geo-replication sheet, sections 7, 17 (rows 1, 4, 5, 28) and 18.5; docs/decisions/0023.
 """
@@ -19,49 +21,49 @@ from typing import Final, NamedTuple
 from magnetar.ledger.position import EARLIEST, Position
 
 SOURCES_MAX: Final = 64
-"""Sources of one topic. Marks are never forgotten by themselves: what was forgotten would be stored
-twice."""
+"""Most sources of one topic. Marks are never dropped automatically: copies of a dropped source
+would be stored twice."""
 
 NO_INCARNATION: Final = 0
-"""Of sources that have none: those of Apache Pulsar."""
+"""Incarnation of sources that have none: those of Apache Pulsar."""
 
 START: Final = EARLIEST
-"""Stands for the copy before the first one."""
+"""Position of the copy before the first one."""
 
 
 class Source(NamedTuple):
-    """Where copies come from."""
+    """A source of copies."""
 
     cluster: str
     incarnation: int
-    """A number for the life of the log; `NO_INCARNATION`: the source does not say."""
+    """Number of the log's life; `NO_INCARNATION` if the source does not name it."""
 
 
 class CopyPlace(NamedTuple):
-    """What a copy says of its place in the log that it was copied from."""
+    """Place of a copy in the log that it was copied from."""
 
     position: Position
     previous: Position | None = None
-    """Of the copy that was sent before it; `START`: it is the first; None: it does not say."""
+    """Position of the copy sent before it; `START` for the first copy, None if it is not named."""
 
 
 class Verdict(Enum):
-    """What becomes of a copy."""
+    """Decision about a copy."""
 
     NEW = auto()
     DUPLICATE = auto()
-    """A copy that is stored."""
+    """The copy is stored already."""
     UNDECIDED = auto()
-    """A copy that is being stored."""
+    """The copy is being stored."""
     GAP = auto()
-    """A copy before it is missing."""
+    """An earlier copy is missing."""
 
 
 class SourceMarks:
     """The marks of all sources of a topic."""
 
     def __init__(self, stored: Mapping[str, int] | None = None) -> None:
-        """`stored`: of a snapshot."""
+        """Begin with the marks of a snapshot."""
         self._stored = dict(_decode(stored or {}))
         self._accepted = dict(self._stored)
 
@@ -69,7 +71,7 @@ class SourceMarks:
         return len(self._accepted)
 
     def mark_of(self, source: Source) -> Position | None:
-        """How far the source's copies are stored; None: none is."""
+        """Return the position up to which the source's copies are stored; None if none is."""
         return self._stored.get(source)
 
     def is_known(self, source: Source) -> bool:
@@ -85,7 +87,7 @@ class SourceMarks:
         )
 
     def accept(self, source: Source, place: CopyPlace) -> Verdict:
-        """Judge the copy that comes next, and accept it if it is new."""
+        """Decide about the next copy, and accept it if it is new."""
         position, previous = place
         mark = self._accepted.get(source, START)
         if position <= mark:
@@ -101,17 +103,17 @@ class SourceMarks:
         return Verdict.UNDECIDED
 
     def on_stored(self, source: Source, position: Position) -> None:
-        """Copies up to that position are stored. In the order in which they were accepted."""
+        """Note that copies up to that position are stored. Call this in the order of acceptance."""
         self._stored[source] = position
 
     def replayed(self, source: Source, position: Position) -> None:
-        """A stored copy was read again."""
+        """Note a stored copy that a replay has read."""
         highest = max(position, self._stored.get(source, START))
         self._stored[source] = highest
         self._accepted[source] = highest
 
     def snapshot(self) -> dict[str, int]:
-        """What is stored, as numbers under names: two for each source, written together."""
+        """Return the stored marks as numbers: two names for each source, written together."""
         found: dict[str, int] = {}
         for source, mark in self._stored.items():
             name = f"{source.cluster}.{source.incarnation}"

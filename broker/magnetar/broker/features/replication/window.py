@@ -1,8 +1,8 @@
-"""What was read for another cluster, in its order: what was skipped, sent, and receipted. Pure.
+"""Entries read for another cluster, in order: skipped, sent, or receipted. Pure.
 
-The mark only moves over entries of which everything before is done: there are no holes. With it
-goes the place of the last copy that was receipted, which the next copy after a restart names as the
-one before it. Both are of one moment.
+The mark only moves past an entry when everything before it is done: there are no holes. The
+position of the last receipted copy is stored with the mark. After a restart, the next copy names it
+as the one before. Both are of one moment.
 
 Source: geo-replication sheet, sections 17 (row 9) and 18.7.
 """
@@ -16,29 +16,30 @@ from magnetar.ledger.position import Position
 
 
 class _Entry(NamedTuple):
-    """One entry under way."""
+    """One pending entry."""
 
     position: Position
     size: int
-    """Bytes that were sent; 0: it was skipped."""
+    """Bytes that were sent; 0 if the entry was skipped."""
     published_ms: int = 0
-    """When it was published, by its producer's clock; 0: unknown."""
+    """Publish time by its producer's clock, ms since the epoch; 0 if unknown."""
 
 
 class SendWindow:
-    """The entries under way to one cluster."""
+    """The pending entries of one cluster."""
 
     def __init__(self, *, mark: Position, sent: Position, entries_max: int, bytes_max: int) -> None:
-        """
+        """Begin a window without pending entries.
+
         Args:
-            mark: everything up to it is done.
-            sent: the last copy that the other side has receipted; `START`: none.
+            mark: position up to which everything is done.
+            sent: last copy that the other cluster has receipted; `START` if none.
         """
         self.mark = mark
         self.receipted = sent
-        """The last copy that the other side has receipted."""
+        """Last copy that the other cluster has receipted."""
         self.previous = sent
-        """The last copy that was sent: the next one names it."""
+        """Last copy that was sent; the next one names it."""
         self._entries_max = entries_max
         self._bytes_max = bytes_max
         self._under_way: deque[_Entry] = deque()
@@ -48,29 +49,28 @@ class SendWindow:
 
     @property
     def oldest_published_ms(self) -> int:
-        """Publish time of the oldest copy under way, or else of the last that was receipted; 0:
-        unknown."""
+        """Publish time of the oldest pending copy, else of the last receipted one; 0 if unknown."""
         return self._under_way[0].published_ms if self._under_way else self._receipted_ms
 
     @property
     def has_room(self) -> bool:
-        """Whether one more entry may be sent. An entry of any size may, if nothing is under way."""
+        """Whether one more entry may be sent. If none is pending, an entry of any size may be."""
         return self._sent_entries < self._entries_max and self._sent_bytes < self._bytes_max
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no copy is pending."""
         return not self._sent_entries
 
     def skip(self, position: Position) -> None:
-        """The entry that comes next is not sent."""
+        """Note that the next entry is not sent."""
         if self._under_way:
             self._under_way.append(_Entry(position, 0))
         else:
             self.mark = position
 
     def send(self, position: Position, size: int, published_ms: int = 0) -> None:
-        """The entry that comes next is sent."""
+        """Note that the next entry is sent."""
         self._under_way.append(_Entry(position, size, published_ms))
         self._sent_entries += 1
         self._sent_bytes += size
@@ -78,11 +78,11 @@ class SendWindow:
 
     @property
     def awaited(self) -> Position | None:
-        """The copy whose receipt comes next; None: none is under way."""
+        """Copy whose receipt comes next; None if no copy is pending."""
         return self._under_way[0].position if self._under_way else None
 
     def receipt(self) -> None:
-        """The copy that is awaited was receipted."""
+        """Note the receipt of the awaited copy."""
         under_way = self._under_way
         position, size, self._receipted_ms = under_way.popleft()
         self._sent_entries -= 1
@@ -93,18 +93,18 @@ class SendWindow:
 
 
 SENT_LEDGER, SENT_ENTRY = "geo.sent.ledger", "geo.sent.entry"
-"""Names under which the cursor keeps `receipted`, beside the mark."""
+"""Names under which the cursor stores `receipted`, beside the mark."""
 
 
 def sent_properties(receipted: Position) -> dict[str, int]:
-    """What the cursor keeps beside the mark."""
+    """Return the properties that the cursor stores beside the mark."""
     if receipted == START:
         return {}
     return {SENT_LEDGER: receipted.ledger_id, SENT_ENTRY: receipted.entry_id}
 
 
 def sent_in(properties: Mapping[str, int]) -> Position:
-    """The last copy that was receipted, as the cursor says it; `START`: none was."""
+    """Return the last receipted copy that the cursor stores; `START` if there was none."""
     if SENT_LEDGER not in properties:
         return START
     return Position(properties[SENT_LEDGER], properties[SENT_ENTRY])

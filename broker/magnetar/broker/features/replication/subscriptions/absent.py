@@ -1,12 +1,13 @@
-"""Entries of this log that a peer does not have: its acknowledgements say nothing of them. Pure.
+"""Entries of this log that a peer does not have, so its acknowledgements do not cover them. Pure.
 
 An update of a subscription names a position in the log of this cluster, and means everything up to
-it. But the peer has never seen what does not go there: what was stored before copying to it began,
-messages that their producers have kept from it, and copies of clusters that do not copy to it, as
-in a ring. Acknowledged with the rest they would be lost to the consumers here. So an update moves a
-subscription to the first of them that it has not acknowledged itself, and on when it has.
+it. But the peer lacks entries that are not copied to it. These are entries stored before copying
+began, messages that their producers excluded, and copies from clusters that do not copy to it, as
+in a ring. If the update acknowledged them with the rest, consumers here would lose them. So an
+update moves a subscription only to the first such entry that it has not acknowledged itself, and
+continues when it has.
 
-The entries between are read once per peer, whatever the number of subscriptions.
+The entries in between are read once per peer, whatever the number of subscriptions.
 
 Source: geo-replication sheet, sections 11 (the last remark), 17 (row 29) and 18.8.
 """
@@ -19,7 +20,7 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MessageMetadata
 
 ABSENT_MAX: Final = 1_000
-"""Positions that are kept per peer. Older ones are forgotten, and read again if need be."""
+"""Positions kept per peer, at most. Older ones are forgotten, and read again if necessary."""
 
 
 def is_at_peer(
@@ -30,13 +31,13 @@ def is_at_peer(
     heard_by_peer: Collection[str],
     is_copied: bool = True,
 ) -> bool:
-    """Return whether a peer has what an entry of this log with this metadata holds.
+    """Whether a peer has the messages of an entry of this log with this metadata.
 
     Args:
-        peer: the cluster that tells of acknowledgements.
+        peer: the cluster that sends acknowledgements.
         here: name of this cluster.
-        heard_by_peer: the clusters that copy to the peer.
-        is_copied: whether the entry stands where this cluster copied to the peer already.
+        heard_by_peer: clusters that copy to the peer.
+        is_copied: whether the entry is at a position that this cluster copies to the peer.
     """
     if metadata.HasField("marker_type"):
         return True  # holds nothing for consumers
@@ -51,26 +52,29 @@ def is_at_peer(
 
 
 class AbsentEntries:
-    """The entries of one stretch of this log that a peer does not have."""
+    """Entries of one stretch of this log that a peer does not have."""
 
     def __init__(self) -> None:
         self._low: Position | None = None
         self._high: Position | None = None
-        """Entries behind `_low` up to `_high` were read; None: no entry was."""
+        """Entries after `_low` through `_high` were read; None if none was."""
         self._absent: list[Position] = []
 
     def unread_after(self, mark: Position, through: Position) -> Position | None:
-        """Return the position behind which is to be read on to know all up to `through`, for a
-        subscription whose mark-delete position is `mark`; None: all of it is known."""
+        """Return the position after which to read on to know all entries up to `through`.
+
+        `mark` is the mark-delete position of the subscription. Return None if all of them are
+        known.
+        """
         if self._low is None or self._high is None or not self._low <= mark <= self._high:
             self._low = self._high = mark
             self._absent.clear()
         return self._high if self._high < through else None
 
     def on_read(self, last: Position, absent: Collection[Position]) -> None:
-        """Everything from where reading went on up to `last` was read.
+        """Note that entries up to `last` were read, from the end of what was known.
 
-        `absent`: the entries there that the peer does not have, ascending.
+        `absent`: the entries among them that the peer does not have, ascending.
         """
         assert self._high is not None, "somebody asked where to read on"
         self._high = last
@@ -79,8 +83,10 @@ class AbsentEntries:
     def first_open(
         self, mark: Position, through: Position, is_acked: Callable[[Position], bool]
     ) -> Position | None:
-        """Return the first absent entry behind `mark`, up to `through`, that the subscription has
-        not acknowledged; None: there is none."""
+        """Return the first absent entry after `mark` that the subscription has not acknowledged.
+
+        Return None if there is none up to `through`.
+        """
         for each in self._absent[bisect_right(self._absent, mark) :]:
             if each > through:
                 return None
@@ -89,7 +95,7 @@ class AbsentEntries:
         return None
 
     def trim(self) -> None:
-        """Keep `ABSENT_MAX` positions: called when nobody is about to read on."""
+        """Keep the newest `ABSENT_MAX` positions. Call this when no read is about to continue."""
         if len(self._absent) > ABSENT_MAX:
             self._low = self._absent[-ABSENT_MAX - 1]
             del self._absent[:-ABSENT_MAX]

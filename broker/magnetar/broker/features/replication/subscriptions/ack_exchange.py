@@ -1,15 +1,16 @@
-"""Single acknowledgements between Magnetars: what this cluster tells, and what it is told.
+"""Single acknowledgements between Magnetar clusters: what this cluster sends and receives.
 
-*Telling*: a replicated subscription with holes is looked at once per interval. What is acknowledged
-and not told yet, by an update or by a marker before, goes into one marker, by origins. It is told
-only while a connected cluster says that it takes such markers.
+*Telling*: a replicated subscription with holes is checked once per interval. New acknowledgements,
+which no update and no earlier marker has told, go into one marker, named by their origins. They are
+told only while a connected cluster declares that it takes such markers.
 
-*Being told*: origins are mapped to entries here, which are acknowledged without a consumer. That of
-an entry which may still come from a third cluster waits, bounded. An origin is the name of one
-message: nothing is acknowledged here that was not acknowledged there, whatever is here beside it.
+*Being told*: origins are mapped to entries here, which are acknowledged without a consumer. The
+acknowledgement of an entry that may still arrive from a third cluster waits, within a bound. An
+origin names exactly one message: nothing is acknowledged here that was not acknowledged there,
+whatever entries are next to it here.
 
-Nothing of it is stored by itself: cursors keep what they acknowledge, markers lie in the log, and a
-cluster that is connected anew is told everything once more.
+Nothing of this is stored by itself. Cursors store the acknowledgements, markers are in the log, and
+a cluster that connects anew is told everything once more.
 
 Source: geo-replication sheet, section 18.8; docs/decisions/0036.
 """
@@ -51,21 +52,21 @@ from magnetar.ledger.position import EARLIEST, Position
 _log = structlog.get_logger()
 
 HELD_MAX: Final = 10_000
-"""Ranges, and partly acknowledged batches, of a subscription that are looked at."""
+"""Ranges, and partly acknowledged batches, that are read of a subscription, at most."""
 
 
 ENTRIES_PER_TURN: Final = 1_000
-"""Entries that are acknowledged before others have their turn."""
+"""Entries that are acknowledged before other tasks run."""
 
 
 class _Key(NamedTuple):
     subscription: str
     source: str
-    """The cluster that tells."""
+    """Cluster that sends the acknowledgements."""
 
 
 class AckExchange:
-    """The single acknowledgements of one topic."""
+    """Single acknowledgements of one topic."""
 
     def __init__(
         self,
@@ -80,12 +81,13 @@ class AckExchange:
         create: Callable[[str], Awaitable[None]],
         moved: Callable[[str, Position, Position], None],
     ) -> None:
-        """
+        """Create the exchange.
+
         Args:
             here: name of this cluster.
-            incarnation: which life of the log it is; 0: nothing was ever copied from here.
-            is_taken: whether a cluster is connected that takes such markers.
-            create: makes a replicated subscription at the beginning of the log.
+            incarnation: returns the log's life; 0 if nothing was ever copied from it.
+            is_taken: whether a connected cluster takes such markers.
+            create: creates a replicated subscription at the beginning of the log.
             moved: called with the name of a subscription, and its mark-delete position before and
                 after, when another cluster has moved it.
         """
@@ -103,22 +105,22 @@ class AckExchange:
         self._create = create
         self._moved = moved
         self._window: OriginWindow | None = None
-        """There while the topic has a replicated subscription."""
+        """Origins of the topic's entries; None while the topic has no replicated subscription."""
         self._telling: dict[str, AckTelling] = {}
         self._waiting: dict[_Key, Acks] = {}
         self._held: dict[_Key, Acks] = {}
-        """What waits for entries that may come."""
+        """Acknowledgements of entries that may still arrive."""
         self._has_grown = False
-        """Whether copies were stored since what waits was looked at."""
+        """Whether copies were stored since the held acknowledgements were last tried."""
         self._task: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._counted = 0
         self._is_closed = False
 
-    # Its life
+    # Life cycle
 
     def begin(self) -> None:
-        """The topic has a replicated subscription."""
+        """Start to index origins: the topic has a replicated subscription."""
         settings = self._settings
         if self._is_enabled and self._window is None:
             self._window = OriginWindow(
@@ -130,7 +132,7 @@ class AckExchange:
             )
 
     def forgotten(self, name: str, *, is_last: bool) -> None:
-        """A subscription is no more replicated, or no more there. `is_last`: none is left."""
+        """Forget a subscription that is no longer replicated. `is_last`: none is left."""
         self._telling.pop(name, None)
         self._held = {key: held for key, held in self._held.items() if key.subscription != name}
         self._count_waiting()
@@ -138,7 +140,7 @@ class AckExchange:
             self._window = None
 
     def close(self) -> None:
-        """Tell and do nothing more."""
+        """Stop telling, and carry out nothing more."""
         self._is_closed = True
         self._waiting.clear()
         self._held.clear()
@@ -148,22 +150,24 @@ class AckExchange:
                 each.cancel()
 
     async def stopped(self) -> None:
-        """Return when nothing is under way."""
+        """Return when all tasks have ended."""
         tasks = [each for each in (self._task, self._reading) if each is not None]
         if tasks:
             await asyncio.wait(tasks)
 
-    # What is stored
+    # Stored entries
 
     def copied(self, position: Position, copy: Copy | None) -> None:
-        """An entry of another cluster is stored, behind all others. None: it does not say where it
-        comes from, or is a marker."""
+        """Note a copy from another cluster that is stored after all other entries.
+
+        `copy` is None for a marker, and for a copy that does not name its source.
+        """
         if self._window is not None:
             self._window.index.add(position, origin_of(copy))
             self._has_grown = True
 
     def marked(self, position: Position) -> None:
-        """A marker of this cluster is stored, behind all other entries."""
+        """Note a marker of this cluster that is stored after all other entries."""
         if self._window is not None:
             self._window.index.add(position, None)
 
@@ -171,28 +175,28 @@ class AckExchange:
 
     @property
     def is_telling(self) -> bool:
-        """Whether some other cluster would take what this one tells."""
+        """Whether another cluster would take what this one tells."""
         return self._window is not None and not self._is_closed and self._is_taken()
 
     def _telling_of(self, name: str) -> AckTelling:
         return self._telling.setdefault(name, AckTelling())
 
     def tell_again(self, name: str) -> None:
-        """Tell everything of a subscription once more: others may not have kept it."""
+        """Tell everything about a subscription once more: other clusters may not have kept it."""
         self._telling_of(name).forget()
 
     def known_through(self, name: str, position: Position) -> None:
-        """The other clusters know that everything up to a position is acknowledged."""
+        """Note that the other clusters know all acknowledgements up to a position."""
         if self._window is not None:
             self._telling_of(name).known_through(position)
 
     def trim(self) -> None:
-        """Forget the origins of what no subscription tells of any more."""
+        """Forget the origins of entries that no subscription tells of any more."""
         if self.is_telling and self._window is not None:
             self._window.index.trim(self._passed_by_all())
 
     def look(self, subscription: Subscription) -> Acks | None:
-        """Return what the other clusters are to be told of a subscription; None: nothing new."""
+        """Return the acknowledgements to tell of a subscription; None if there are no new ones."""
         window, name = self._window, subscription.name
         cursor = subscription.cursor
         if window is None or not self.is_telling:
@@ -215,16 +219,16 @@ class AckExchange:
         acks, ranges, batches = self._fitted(name, window, ranges, batches)
         telling.known(ranges, batches)
         if not acks.by_source:
-            return None  # markers, and what has no name elsewhere
+            return None  # only markers, and entries that have no name elsewhere
         self._counts.acks_told += acks.entries
         return acks
 
     def _passed_by_all(self) -> Position:
-        """The entries up to it are told of by nobody here any more."""
+        """Return the position up to which no subscription tells of entries any more."""
         found = self._topic.log.last_confirmed
         for name, subscription in self._subscriptions.items():
             if not subscription.is_open:
-                return EARLIEST  # where it stands is not known yet
+                return EARLIEST  # its mark-delete position is not known yet
             if subscription.is_replicated:
                 mark = subscription.cursor.mark_delete
                 found = min(found, mark, self._telling_of(name).through)
@@ -237,7 +241,7 @@ class AckExchange:
         ranges: list[AckRange],
         batches: list[BatchAck],
     ) -> tuple[Acks, list[AckRange], list[BatchAck]]:
-        """As much as one marker may say, from the beginning."""
+        """Return as many acknowledgements as one marker can hold, from the first on."""
         here = Source(self._here, self._incarnation())
         items_max = RANGES_MAX
         while True:
@@ -252,7 +256,7 @@ class AckExchange:
                 _, first, last = part[0]
                 ranges = [part[0]._replace(last_entry_id=(first + last) // 2)]
             else:
-                return Acks(name, {}, window.is_whole), part, parts  # no marker can say it
+                return Acks(name, {}, window.is_whole), part, parts  # no marker can hold it
 
     def _read_soon(self, window: OriginWindow, needed: Position) -> None:
         if self._reading is None or self._reading.done():
@@ -264,13 +268,13 @@ class AckExchange:
         try:
             await window.reach(needed)
         except LedgerError as error:
-            # The next look tries it again.
+            # The next look retries.
             _log.info("origins_not_read", topic=str(self._topic.name), reason=str(error))
 
     # Being told
 
     def receive(self, source: str, acks: Acks) -> None:
-        """Take what a cluster tells. It is carried out in the background."""
+        """Take acknowledgements of a cluster, and carry them out in the background."""
         known = [*self._held.values(), *self._waiting.values()]
         waiting_max = self._settings.replicated_subscriptions_acks_waiting_max
         is_full = sum(map(_items, [acks, *known])) > waiting_max
@@ -283,7 +287,7 @@ class AckExchange:
         self._start()
 
     def retry(self, *, is_due: bool = False) -> None:
-        """Look again at what waits, if copies were stored since the last time, or `is_due`."""
+        """Try held acknowledgements again, if copies were stored meanwhile, or if `is_due`."""
         is_busy = self._task is not None and not self._task.done()
         if self._held and not is_busy and (is_due or self._has_grown):
             self._has_grown = False
@@ -323,16 +327,16 @@ class AckExchange:
             self._count_waiting()
 
     async def _carry_out(self, key: _Key, acks: Acks) -> Acks | None:
-        """Acknowledge what is here; returns what waits.
+        """Acknowledge the entries that are here; return the acknowledgements that must wait.
 
         Raises:
-            RequestError: the subscription cannot be made.
-            LedgerError: what was stored before cannot be read now.
+            RequestError: the subscription cannot be created.
+            LedgerError: entries stored earlier cannot be read now.
         """
         name = key.subscription
         if name not in self._subscriptions:
             if not acks.is_whole:
-                return acks  # an update makes it, not at the beginning
+                return acks  # an update creates it, not at the beginning
             await self._create(name)
         subscription = self._subscriptions.get(name)
         if subscription is None or not subscription.is_open:
@@ -356,16 +360,16 @@ class AckExchange:
         ranges = behind(found.ranges, subscription.cursor.mark_delete)
         for part in [*in_turns(ranges, ENTRIES_PER_TURN), None]:
             if self._is_closed or subscription.is_closed or not self._topic.tenure.holds():
-                return  # whoever has the topic next is told again
+                return  # the next owner of the topic is told again
             self._counts.acks_applied += subscription.acknowledge_elsewhere(
                 part or (), () if part else found.batches
             )
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
 
     def _to_locals(
         self, index: OriginIndex, teller: str, acks: Acks
     ) -> tuple[LocalAcks, Mapping[Source, OriginAcks]]:
-        """Return the entries here that are meant, and what waits for entries that may come."""
+        """Return the entries that are meant here, and acknowledgements that must wait."""
         log = self._topic.log
         ranges: list[AckRange] = []
         batches: list[BatchAck] = []
@@ -382,7 +386,7 @@ class AckExchange:
             ranges += within(found.ranges, log.ledgers, log.last_confirmed)
             batches += found.batches
             if source.cluster == teller:
-                coming = OriginAcks()  # the marker stands behind all that it names of its cluster
+                coming = OriginAcks()  # the marker comes after all that it names of its cluster
             if coming.ranges or coming.batches:
                 waiting[source] = coming
             absent = told.entries - entries_in(found.ranges) - len(found.batches) - coming.entries

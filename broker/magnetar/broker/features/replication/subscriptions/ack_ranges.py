@@ -1,4 +1,4 @@
-"""Sorted ranges of entries: what is in one list and not in another, and both together. Pure.
+"""Sorted ranges of entries: difference, union, and other operations. Pure.
 
 A range has entries of one ledger. Lists are ascending, and their ranges do not overlap.
 """
@@ -35,7 +35,7 @@ def without(ranges: Iterable[AckRange], taken: Sequence[AckRange]) -> list[AckRa
 
 
 def union(one: Iterable[AckRange], other: Iterable[AckRange]) -> list[AckRange]:
-    """Return the entries that are in one of two lists."""
+    """Return the entries that are in either of two lists."""
     found: list[AckRange] = []
     for ledger_id, first, last in sorted([*one, *other]):
         before = found[-1] if found else None
@@ -47,7 +47,7 @@ def union(one: Iterable[AckRange], other: Iterable[AckRange]) -> list[AckRange]:
 
 
 def behind(ranges: Iterable[AckRange], after: Position) -> list[AckRange]:
-    """Return the entries that stand behind a position."""
+    """Return the entries after a position."""
     found: list[AckRange] = []
     for ledger_id, first, last in ranges:
         if ledger_id == after.ledger_id:
@@ -58,7 +58,7 @@ def behind(ranges: Iterable[AckRange], after: Position) -> list[AckRange]:
 
 
 def in_turns(ranges: Iterable[AckRange], entries_max: int) -> Iterator[list[AckRange]]:
-    """Return the ranges in parts of so many entries at most."""
+    """Yield the ranges in parts of at most `entries_max` entries."""
     part: list[AckRange] = []
     room = entries_max
     for ledger_id, first, last in ranges:
@@ -92,7 +92,7 @@ def all_between(ledgers: Sequence[LogLedger], after: Position, through: Position
 def within(
     ranges: Iterable[AckRange], ledgers: Sequence[LogLedger], last: Position
 ) -> list[AckRange]:
-    """Return the entries that a log has, which ends at `last`."""
+    """Return those of the entries that a log has which ends at `last`."""
     sizes = {each.ledger_id: each.entries for each in ledgers if each.ledger_id < last.ledger_id}
     sizes[last.ledger_id] = last.entry_id + 1
     found: list[AckRange] = []

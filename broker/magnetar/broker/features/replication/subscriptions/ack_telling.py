@@ -1,8 +1,8 @@
-"""What other clusters know of the acknowledgements of one subscription, and what is new. Pure.
+"""Acknowledgements of one subscription that other clusters know, and the new ones. Pure.
 
-Only a subscription with holes is told of in this way: without them updates say everything. What an
-update has told needs not be told again, nor what other clusters have told. The rest is told once,
-in parts of a bounded size, and again to a cluster that is connected anew.
+Only a subscription with holes is told of in this way: without holes, updates say everything.
+Acknowledgements that an update has told, or that other clusters have told, are not told. The rest
+is told once, in parts of bounded size, and again to a cluster that connects anew.
 
 Source: geo-replication sheet, section 18.8.
 """
@@ -31,31 +31,31 @@ from magnetar.ledger.position import EARLIEST, Position
 
 
 class AckTelling:
-    """What was told of one subscription."""
+    """Acknowledgements of one subscription that other clusters know."""
 
     def __init__(self) -> None:
         self.through = EARLIEST
-        """Everything up to it is known to the others by updates."""
+        """Position up to which the other clusters know everything from updates."""
         self._ranges: list[AckRange] = []
         self._batches: dict[Position, int] = {}
-        """Open bits of batches, as they were told."""
+        """Open bits of batches, as they were last told."""
         self._mark = EARLIEST
 
     def forget(self) -> None:
-        """Tell everything once more: the others may not have kept it."""
+        """Tell everything once more: other clusters may not have kept it."""
         self.through = self._mark = EARLIEST
         self._ranges = []
         self._batches = {}
 
     def known_through(self, position: Position) -> None:
-        """The others know that everything up to a position is acknowledged."""
+        """Note that the other clusters know all acknowledgements up to a position."""
         if position > self.through:
             self.through = position
             self._ranges = behind(self._ranges, position)
             self._batches = {at: bits for at, bits in self._batches.items() if at > position}
 
     def known(self, ranges: Iterable[AckRange], batches: Iterable[BatchAck]) -> None:
-        """The others know these acknowledgements."""
+        """Note that the other clusters know these acknowledgements."""
         self._ranges = behind(union(self._ranges, ranges), self.through)
         for ledger_id, entry_id, remaining in batches:
             position = Position(ledger_id, entry_id)
@@ -70,14 +70,14 @@ class AckTelling:
         low: Position,
         ledgers: Sequence[LogLedger],
     ) -> tuple[list[AckRange], list[BatchAck]]:
-        """Return what is acknowledged and was not told.
+        """Return the acknowledgements that the other clusters do not know.
 
         Args:
-            mark: the mark-delete position of the subscription.
-            ranges: what is acknowledged above it.
-            batches: batches of which a part is acknowledged.
-            low: the first entry that can be told of.
-            ledgers: of the log.
+            mark: mark-delete position of the subscription.
+            ranges: acknowledged ranges above it.
+            batches: partly acknowledged batches.
+            low: first entry whose origin is known.
+            ledgers: ledgers of the log.
         """
         if mark < self._mark:
             self.forget()  # an operator or a consumer went back
@@ -99,12 +99,12 @@ class AckTelling:
 def first_part(
     ranges: Sequence[AckRange], batches: Sequence[BatchAck], entries_max: int
 ) -> tuple[list[AckRange], list[BatchAck]]:
-    """Return the first items, so many at most; ranges go before batches."""
+    """Return the first items, at most `entries_max`; ranges come before batches."""
     return list(ranges[:entries_max]), list(batches[: max(0, entries_max - len(ranges))])
 
 
 def fits(acks: Acks) -> bool:
-    """Return whether acknowledgements are within the bounds of one marker."""
+    """Whether the acknowledgements are within the bounds of one marker."""
     items = sum(len(each.ranges) + len(each.batches) for each in acks.by_source.values())
     return (
         items <= RANGES_MAX
@@ -116,7 +116,7 @@ def fits(acks: Acks) -> bool:
 def merged(
     one: Mapping[Source, OriginAcks], other: Mapping[Source, OriginAcks]
 ) -> dict[Source, OriginAcks]:
-    """Return what two tellings say together."""
+    """Return the acknowledgements of both mappings together."""
     found = dict(one)
     for source, acks in other.items():
         before = found.get(source, OriginAcks())

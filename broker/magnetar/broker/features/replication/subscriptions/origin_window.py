@@ -1,8 +1,8 @@
-"""The index of origins of one topic, and the reads that fill in what was stored before it began.
+"""The index of origins of one topic, and the reads that fill in entries stored before it began.
 
-Copies are noted as they are stored. What lies before is read only when somebody needs it, backwards
-from what is known, up to a bound of entries for each time that the topic is loaded. What is
-acknowledged of older messages is not told, and they come again after a failover.
+Copies are added as they are stored. Older entries are read only when they are needed, backwards
+from the known ones, up to a number of entries per load of the topic. Acknowledgements of still
+older messages are not told, and these messages are delivered again after a failover.
 
 Source: geo-replication sheet, section 18.8.
 """
@@ -19,7 +19,7 @@ from magnetar.sdk.wire import MalformedPayloadError, split_payload
 
 
 def origin_of(copy: Copy | None) -> Origin | None:
-    """Return the origin of a copy; None: it does not say it, or not so that others could use it.
+    """Return the origin of a copy; None if it names none that other clusters could use.
 
     Logs of Apache Pulsar have no incarnation: a place there may be that of another message.
     """
@@ -40,10 +40,11 @@ class OriginWindow:
         read_entries: int,
         read_bytes: int,
     ) -> None:
-        """
+        """Begin at the end of the log.
+
         Args:
-            entries_max: entries that are read to know what was stored before.
-            runs_max: runs of the index.
+            entries_max: most entries that are read to learn what was stored before.
+            runs_max: most runs of the index.
             read_entries: entries of one read of the log.
             read_bytes: bytes of one read of the log.
         """
@@ -61,7 +62,7 @@ class OriginWindow:
         return self.index.low <= self._log.first_position()
 
     def lacks(self, needed: Position) -> bool:
-        """Return whether a read would tell more about the entries behind a position."""
+        """Whether a read would add entries after a position to the index."""
         low = self.index.low
         if self._left <= 0 or low <= self._log.first_position():
             return False
@@ -69,7 +70,7 @@ class OriginWindow:
         return before.entry_id >= 0 and before > max(needed, self.index.floor)
 
     async def reach(self, needed: Position) -> None:
-        """Know the entries behind a position, as far back as the bounds allow.
+        """Index the entries after a position, as far back as the bounds allow.
 
         Raises:
             LedgerError: they cannot be read now.
@@ -77,12 +78,13 @@ class OriginWindow:
         async with self._lock:
             while self.lacks(needed):
                 await self._read_back(needed)
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other tasks run
 
     async def _read_back(self, needed: Position) -> None:
-        """
+        """Read and index one portion of entries before the indexed ones.
+
         Raises:
-            LedgerError
+            LedgerError: they cannot be read now.
         """
         log, index = self._log, self.index
         low = index.low
@@ -100,7 +102,7 @@ class OriginWindow:
                 bytes_max=self._read_bytes,
             )
             if first != position or not entries:
-                self._left = 0  # it was trimmed
+                self._left = 0  # trimmed meanwhile
                 return
             self._left -= len(entries)
             for at, entry in enumerate(entries):
@@ -108,13 +110,15 @@ class OriginWindow:
                 if is_other:
                     found.append((Position(first.ledger_id, first.entry_id + at), origin))
             position = Position(first.ledger_id, first.entry_id + len(entries))
-        if index.low == low:  # else the index has forgotten meanwhile what is next to it
+        if index.low == low:  # otherwise the index has meanwhile forgotten the entries next to it
             index.extend_back(start, found)
 
 
 def note_of(entry: bytes) -> tuple[bool, Origin | None]:
-    """Return whether a stored entry is other than a message of this cluster, and its origin; None:
-    it is a marker, or does not say it."""
+    """Return whether a stored entry is not a message of this cluster, and its origin.
+
+    The origin is None for a marker, and for a copy that names none.
+    """
     try:
         metadata, _ = split_payload(entry)
         if metadata.HasField("marker_type"):

@@ -1,15 +1,16 @@
-"""Where the entries of one stretch of this log were first stored, and back. Pure.
+"""Origins of the entries in one stretch of this log, and the way back. Pure.
 
-Copies name their origin: cluster, incarnation, ledger and entry. An entry that is no copy has its
-own position as origin. Copies of one source come in its order, so both positions ascend, and
-entries that follow each other here and there share one *run*.
+The origin of an entry is the place where it was first stored. Copies name it: cluster, incarnation,
+ledger and entry. An entry that is no copy has its own position as origin. Copies of one source
+arrive in its order, so both positions ascend. Entries that are consecutive here and at their source
+share one *run*.
 
-The stretch reaches from the first entry that is known to the end of the log. Stored copies are told
-as they come; what was stored before is read, backwards (`origin_window.py`). Markers, and copies
-that do not name their origin, are held as runs without a source: nothing is told of them.
+The stretch reaches from the first known entry to the end of the log. Copies are added as they are
+stored; older entries are read, backwards (`origin_window.py`). Markers, and copies that do not name
+their origin, are runs without a source: they are not told to other clusters.
 
-There is a bound on the runs. Beyond it the newest are kept, half as many: what is acknowledged
-before them is not told, and comes again after a failover.
+The number of runs is bounded. Beyond the bound, the newest are kept, half as many. Acknowledgements
+before them are not told, and their messages are delivered again after a failover.
 
 Source: geo-replication sheet, section 18.8.
 """
@@ -25,7 +26,7 @@ from magnetar.ledger.position import Position
 
 
 class Origin(NamedTuple):
-    """Where a copy was first stored."""
+    """Place where a copy was first stored."""
 
     source: Source
     position: Position
@@ -39,7 +40,7 @@ class LocalAcks(NamedTuple):
 
 
 class _Run:
-    """Consecutive entries of one ledger here, and of one ledger at their origin."""
+    """Consecutive entries of one ledger here, and of one ledger at their source."""
 
     __slots__ = ("count", "entry_id", "ledger_id", "origin_entry_id", "origin_ledger_id")
 
@@ -65,7 +66,7 @@ class _Run:
         return Position(self.origin_ledger_id, self.origin_entry_id + self.count - 1)
 
     def continues(self, local: Position, origin: Position) -> bool:
-        """Whether an entry comes right behind, here and at its origin."""
+        """Whether an entry comes next after the run, here and at its source."""
         return local == Position(self.ledger_id, self.entry_id + self.count) and origin == Position(
             self.origin_ledger_id, self.origin_entry_id + self.count
         )
@@ -80,7 +81,7 @@ def _last_origin(run: _Run) -> Position:
 
 
 class _Piece(NamedTuple):
-    """A part of a range here, and where it has its origin."""
+    """A part of a range of entries here, and its origin."""
 
     first: int
     last: int
@@ -89,33 +90,37 @@ class _Piece(NamedTuple):
 
 
 class OriginIndex:
-    """The origins of the entries from `low` on."""
+    """Origins of the entries from `low` on."""
 
     def __init__(self, low: Position, *, runs_max: int) -> None:
-        """
+        """Begin without runs.
+
         Args:
-            low: the first entry that will be told of.
-            runs_max: at least 2.
+            low: first entry that will be added.
+            runs_max: most runs; at least 2.
         """
         self.low = low
-        """The first entry whose origin is known, as those of all behind it."""
+        """First entry of the indexed stretch, which reaches to the end of the log."""
         self.floor = Position(-1, -1)
-        """Up to here everything was forgotten, and is not to be read again."""
+        """Position up to which everything was forgotten, and is not read again."""
         self._runs_max = runs_max
         self._runs: dict[Source | None, list[_Run]] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """How many runs there are."""
+        """Return the number of runs."""
         return self._count
 
     # Filling
 
     def add(self, local: Position, origin: Origin | None) -> None:
-        """An entry is stored behind all others that were told of. None: it has no origin that
-        could be told. Entries that are no copies are not told of."""
+        """Add a copy or marker that is stored after all added entries.
+
+        `origin` is None if the entry has none that could be told. Entries that are no copies are
+        not added.
+        """
         if local < self.low:
-            return  # it is read with what was there before
+            return  # it is read together with older entries
         source, position = origin if origin is not None else (None, local)
         runs = self._runs.setdefault(source, [])
         if runs and local <= runs[-1].last:
@@ -125,8 +130,10 @@ class OriginIndex:
             self._forget_oldest()
 
     def extend_back(self, low: Position, found: Iterable[tuple[Position, Origin | None]]) -> None:
-        """What lies from `low` up to what was known was read: the copies, and what has no origin
-        that could be told, ascending."""
+        """Add the entries read from `low` up to the known ones.
+
+        `found` has the copies, and the entries without an origin that could be told, ascending.
+        """
         earlier: dict[Source | None, list[_Run]] = {}
         for local, origin in found:
             source, position = origin if origin is not None else (None, local)
@@ -139,7 +146,7 @@ class OriginIndex:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Keep half of what may be there: what was read back may be many times too much."""
+        """Keep half of the permitted runs: a read back may have added many times too many."""
         kept = max(1, self._runs_max // 2)
         ends = sorted(each.last for runs in self._runs.values() for each in runs)
         self.trim(ends[-1 - kept])
@@ -155,12 +162,12 @@ class OriginIndex:
             del runs[:gone]
             self._count -= gone
 
-    # From here to origins
+    # From entries here to origins
 
     def to_origins(
         self, here: Source, ranges: Sequence[AckRange], batches: Sequence[BatchAck]
     ) -> dict[Source, OriginAcks]:
-        """Return the origins of entries here; those that nothing is known of are left out.
+        """Return the origins of entries here; unknown ones are left out.
 
         Args:
             here: this cluster, and the incarnation of this log.
@@ -201,11 +208,13 @@ class OriginIndex:
         if first <= last:
             yield _Piece(first, last, here, Position(ledger_id, first))
 
-    # From origins to here
+    # From origins to entries here
 
     def to_locals(self, source: Source, acks: OriginAcks) -> tuple[LocalAcks, OriginAcks]:
-        """Return where entries of another cluster are here; and those that may still come, because
-        nothing that stands behind them at their source is known here."""
+        """Return the entries here of another cluster's origins, and those that may still come.
+
+        An origin may still arrive if no later entry of its source is known here.
+        """
         runs = self._runs.get(source, [])
         end = runs[-1].last_origin if runs else Position(-1, -1)
         found, waiting = LocalAcks([], []), OriginAcks()
@@ -229,7 +238,7 @@ class OriginIndex:
 
 
 def _append(runs: list[_Run], local: Position, origin: Position) -> int:
-    """Add an entry behind all others; returns how many runs are more."""
+    """Add an entry after all others; return the number of new runs, 0 or 1."""
     if runs and runs[-1].continues(local, origin):
         runs[-1].count += 1
         return 0
@@ -258,7 +267,7 @@ def _overlapping(
 
 
 def _at_home(runs: list[_Run], of: AckRange) -> Iterator[AckRange]:
-    """The places here of a range of origins."""
+    """Yield the ranges of entries here for a range of origins."""
     ledger_id, first, last = of
     at = bisect_left(runs, Position(ledger_id, first), key=_last_origin)
     while at < len(runs) and runs[at].origin <= Position(ledger_id, last):

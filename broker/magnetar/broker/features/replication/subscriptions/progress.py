@@ -1,13 +1,13 @@
-"""How far a replicated subscription has come, in terms of other clusters. Pure.
+"""Progress of a replicated subscription in terms of other clusters. Pure.
 
-The dispatcher passes the snapshots that lie in the log; a bounded number of them is kept. When the
+The dispatcher passes the snapshots in the log, and a bounded number of them is kept. When the
 mark-delete position of the subscription has passed a snapshot, the other clusters are told the
-positions in it. Acknowledgements behind a hole wait until it is closed: a snapshot has one position
-per cluster, and cannot say more.
+positions in it. Acknowledgements after a hole wait until it is closed, because a snapshot has only
+one position per cluster.
 
-When there are too many, the one goes whose neighbours are nearest to each other, and never the
-oldest or the newest: which one the mark needs next is not known, and a gap only makes an update
-come later (rule 17.21).
+If there are too many snapshots, the one whose neighbours are nearest to each other is dropped, but
+never the oldest or the newest. It is not known which one the mark passes next, and a gap only
+delays an update (rule 17.21).
 
 Source: geo-replication sheet, sections 11 and 17 (row 21).
 """
@@ -24,22 +24,22 @@ def _local(snapshot: Snapshot) -> Position:
 
 
 class SnapshotCache:
-    """The snapshots that a subscription's mark-delete position has not passed yet."""
+    """Snapshots that a subscription's mark-delete position has not passed yet."""
 
     def __init__(self, snapshots_max: int) -> None:
-        """`snapshots_max`: at least 2."""
+        """Begin without snapshots. `snapshots_max`: at least 2."""
         self._snapshots_max = snapshots_max
         self._snapshots: list[Snapshot] = []
-        """By local position."""
+        """Snapshots by local position."""
         self._numbers: list[int] = []
-        """For each of them, how many had come before it, itself included."""
+        """Running number of each snapshot, in the order of arrival."""
         self._added = 0
 
     def __len__(self) -> int:
         return len(self._snapshots)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot; one of the same position is replaced."""
+        """Keep a snapshot; replace one of the same position."""
         snapshots, numbers = self._snapshots, self._numbers
         at = bisect_right(snapshots, snapshot.local, key=_local)
         if at and snapshots[at - 1].local == snapshot.local:
@@ -54,7 +54,7 @@ class SnapshotCache:
             del snapshots[gone], numbers[gone]
 
     def take_through(self, mark: Position) -> Snapshot | None:
-        """Return the newest snapshot at or before a position, and forget it and those before."""
+        """Return the newest snapshot at or before a position; forget it and those before it."""
         stop = bisect_right(self._snapshots, mark, key=_local)
         if not stop:
             return None
@@ -64,57 +64,55 @@ class SnapshotCache:
 
 
 class Progress:
-    """What is known of one replicated subscription of this cluster."""
+    """Progress of one replicated subscription of this cluster."""
 
     def __init__(self, subscription: str, *, snapshots_max: int) -> None:
         self._subscription = subscription
         self.cache = SnapshotCache(snapshots_max)
         self._told: Snapshot | None = None
-        """The snapshot that the other clusters were told last."""
+        """Snapshot that the other clusters were told last."""
         self._tells_again = False
         self._mark = EARLIEST
-        """The mark-delete position at the last look."""
+        """Mark-delete position at the last look."""
         self._start: Position | None = None
-        """The next entry that was not acknowledged; see `is_new_start`."""
+        """Next unacknowledged entry at the last call of `is_new_start`."""
         self._mark_of_peer: Position | None = None
-        """Where an update of another cluster has moved the mark to."""
+        """Mark-delete position to which an update of another cluster has moved the subscription."""
 
     @property
     def told_through(self) -> Position:
-        """Everything up to here is covered by what the other clusters were told last."""
+        """Position up to which the last update covers everything."""
         return self._told.local if self._told is not None else EARLIEST
 
     def moved_by_peer(self, mark: Position) -> None:
-        """An update of another cluster has moved the mark: who told us needs not be told."""
+        """Note that an update of another cluster has moved the mark: do not tell it back."""
         self._mark_of_peer = mark
 
     def passed_markers(self, before: Position, mark: Position) -> None:
-        """Markers were passed, and nothing else: who moved the mark before them has moved it."""
+        """Note that only markers were passed: the mark still counts as moved by that cluster."""
         if before == self._mark_of_peer:
             self._mark_of_peer = mark
 
     def is_new_start(self, position: Position) -> bool:
-        """Return whether the next entry that is not acknowledged is another one than at the last
-        call."""
+        """Whether the next unacknowledged entry differs from that of the last call."""
         is_new = position != self._start
         self._start = position
         return is_new
 
     def not_told(self) -> None:
-        """The last update could not be written."""
+        """Tell again: the last update could not be written."""
         self.tell_again()
 
     def tell_again(self) -> None:
-        """Have the next look return once more what the other clusters were told last: they may not
-        have kept it."""
+        """Make the next look return the last update again: others may not have kept it."""
         self._tells_again = True
 
     def look(self, mark: Position, recent: Sequence[Snapshot]) -> Update | None:
-        """Return what the other clusters are to be told; None: nothing new.
+        """Return the update for the other clusters; None if there is nothing new.
 
         Args:
-            mark: the mark-delete position now.
-            recent: the newest snapshots of the topic, oldest first.
+            mark: present mark-delete position.
+            recent: newest snapshots of the topic, oldest first.
         """
         tells_again, self._tells_again = self._tells_again, False
         if mark < self._mark:

@@ -1,12 +1,12 @@
-"""What other clusters say of their subscriptions: the ones of the same names here follow.
+"""Updates of other clusters: the subscriptions of the same names here follow them.
 
 An update names a position in this log. The subscription here acknowledges everything up to it, or
-up to the first entry that the other cluster does not have (`absent.py`). A subscription that is
-missing is made, at the beginning of the log. One that is there and is not replicated is left alone.
+up to the first entry that the other cluster does not have (`absent.py`). A missing subscription is
+created at the beginning of the log. An existing one that is not replicated is left alone.
 
-Of the updates that wait only the newest one of each subscription counts. What could not be done, or
-not wholly, is tried again at the next look: bookies come back, and consumers here acknowledge what
-only they have.
+Of several waiting updates of a subscription, only the newest counts. An update that could not be
+carried out, or only in part, is retried at the next look: by then bookies may be back, or consumers
+here may have acknowledged the entries that only they have.
 
 Source: geo-replication sheet, sections 11 and 18.8.
 """
@@ -32,28 +32,28 @@ from magnetar.sdk.wire import MalformedPayloadError, split_payload
 _log = structlog.get_logger()
 
 UPDATES_MAX: Final = 1_000
-"""Subscriptions of one topic that may have an update waiting. More than a topic usually has."""
+"""Subscriptions of one topic that may have a waiting update; a topic usually has fewer."""
 
 PEERS_MAX: Final = 64
-"""Clusters for which it is kept which entries they do not have."""
+"""Clusters whose missing entries are remembered, at most."""
 
 
 class _Key(NamedTuple):
     subscription: str
     source: str
-    """The cluster that tells."""
+    """Cluster that sends the update."""
 
 
 class _Wanted(NamedTuple):
-    """What an update asks for."""
+    """Position that an update asks a subscription to reach."""
 
     through: Position
     heard: frozenset[str]
-    """The clusters that copy to the one that tells."""
+    """Clusters that copy to the one that sends the update."""
 
 
 class ReceivedUpdates:
-    """The updates of other clusters to the subscriptions of one topic."""
+    """Updates of other clusters to the subscriptions of one topic."""
 
     def __init__(
         self,
@@ -69,14 +69,15 @@ class ReceivedUpdates:
         read_entries: int,
         read_bytes: int,
     ) -> None:
-        """
+        """Create the receiver.
+
         Args:
             here: name of this cluster.
-            create: makes a replicated subscription at the beginning of the log.
+            create: creates a replicated subscription at the beginning of the log.
             advance: acknowledges everything of a subscription up to a position.
             moved: called with the name of a subscription, and its mark-delete position, when an
                 update has moved it.
-            is_copied: whether an entry stands where it is copied to a cluster.
+            is_copied: whether an entry is at a position that is copied to a cluster.
             read_entries: entries of one read of the log.
             read_bytes: bytes of one read of the log.
         """
@@ -92,24 +93,24 @@ class ReceivedUpdates:
         self._read_bytes = read_bytes
         self._waiting: dict[_Key, _Wanted] = {}
         self._held: dict[_Key, _Wanted] = {}
-        """Updates that were not carried out wholly."""
+        """Updates that were not carried out completely."""
         self._absent: dict[tuple[str, frozenset[str]], AbsentEntries] = {}
-        """By the cluster that tells, and those that copy to it."""
+        """Absent entries by the sending cluster, and the clusters that copy to it."""
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     # Inputs
 
     def receive(self, source: str, update: Update) -> None:
-        """Take an update of a cluster. It is carried out in the background.
+        """Take an update of a cluster, and carry it out in the background.
 
         Raises:
-            RequestError: no subscription can have that name.
-            NotAllowedError: it is for a position that this log has not reached.
+            RequestError: the name is not valid for a subscription.
+            NotAllowedError: the log has not reached the position of the update.
         """
         through = update.positions.get(self._here)
         if through is None:
-            return  # between other clusters
+            return  # concerns other clusters only
         naming.check_subscription(update.subscription)
         last = self._topic.log.last_confirmed
         if through > last:
@@ -126,7 +127,7 @@ class ReceivedUpdates:
         self._start()
 
     def look(self) -> None:
-        """Try again what was not carried out wholly."""
+        """Retry the updates that were not carried out completely."""
         if self._held:
             self._waiting = {**self._held, **self._waiting}
             self._held.clear()
@@ -139,11 +140,11 @@ class ReceivedUpdates:
             self._task.cancel()
 
     async def stopped(self) -> None:
-        """Return when nothing is under way."""
+        """Return when the task has ended."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    # Carrying out
+    # Carrying updates out
 
     def _start(self) -> None:
         if self._is_closed or (self._task is not None and not self._task.done()):
@@ -172,11 +173,11 @@ class ReceivedUpdates:
                 self._held[key] = wanted
 
     async def _carry_out(self, key: _Key, wanted: _Wanted) -> bool:
-        """Move a subscription; returns whether nothing is left to be done.
+        """Move a subscription; return whether nothing is left to do.
 
         Raises:
-            RequestError: it cannot be made.
-            LedgerError: what is between cannot be read now.
+            RequestError: the subscription cannot be created.
+            LedgerError: the entries in between cannot be read now.
         """
         name = key.subscription
         if name not in self._subscriptions:
@@ -202,7 +203,7 @@ class ReceivedUpdates:
         """Return how far an update may move a subscription.
 
         Raises:
-            LedgerError
+            LedgerError: the entries in between cannot be read now.
         """
         log, cursor, through = self._topic.log, subscription.cursor, wanted.through
         absent = self._absent_of(source, wanted.heard)
@@ -215,14 +216,14 @@ class ReceivedUpdates:
             if after is None:
                 absent.trim()
                 return through
-            # What lies beyond is looked at when an update covers it, and not kept before: it may
-            # still be taken from what is copied to the other cluster.
+            # Later entries are examined when an update covers them, and not kept before: they may
+            # still be excluded from copying to the other cluster.
             entries_max = max(1, min(self._read_entries, log.entries_between(after, through)))
             first, entries = await log.read_range(
                 log.next_position(after), entries_max=entries_max, bytes_max=self._read_bytes
             )
             if not entries:
-                return mark  # it is trimmed, or about to be: a later look finds it so
+                return mark  # it is trimmed, or about to be: a later look detects that
             positions = [
                 Position(first.ledger_id, first.entry_id + at) for at in range(len(entries))
             ]
@@ -235,13 +236,13 @@ class ReceivedUpdates:
                     and not self._is_at_peer(position, entry, source, wanted.heard)
                 ],
             )
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
 
     def _absent_of(self, source: str, heard: frozenset[str]) -> AbsentEntries:
         found = self._absent.get((source, heard))
         if found is None:
             if len(self._absent) >= PEERS_MAX:
-                self._absent.clear()  # lists of clusters have changed often: it is read again
+                self._absent.clear()  # the lists of clusters have changed often: read again
             found = self._absent[source, heard] = AbsentEntries()
         return found
 
@@ -249,7 +250,7 @@ class ReceivedUpdates:
         self, position: Position, entry: bytes, source: str, heard: frozenset[str]
     ) -> bool:
         if self._topic.visibility.is_aborted(position):
-            return True  # it is there for nobody
+            return True  # no consumer in any cluster gets it
         try:
             metadata, _ = split_payload(entry)
         except MalformedPayloadError:

@@ -1,17 +1,17 @@
-"""Replicated subscriptions of one topic: the one owner of what this cluster tells and is told.
+"""Replicated subscriptions of one topic: all that this cluster tells others, and is told by them.
 
-This cluster *tells*: while the topic is copied to others and has a replicated subscription, it
-takes snapshots (`snapshots.py`), and writes an update when the mark-delete position of such a
-subscription has passed one (`progress.py`). It *is told*: the markers of other clusters come with
-their copies (`receiving.py`). A request is answered at once, an update is carried out in the
-background (`received_updates.py`).
+This cluster *tells* while the topic is copied to others and has a replicated subscription. It takes
+snapshots (`snapshots.py`). When the mark-delete position of such a subscription has passed a
+snapshot, it writes an update (`progress.py`). It *is told* by the markers of other clusters, which
+arrive with their copies (`receiving.py`). A request is answered at once; an update is carried out
+in the background (`received_updates.py`).
 
-Markers are handled when they are stored, and those that nobody knows, or that are malformed, are
-counted and left where they are: dispatch passes over them as over all markers.
+Markers are handled when they are stored. Unknown or malformed ones are counted and left in the log:
+dispatch skips them, as it skips all markers.
 
-A topic without a replicated subscription has no row in its publish line and no timer. One that has
-some is looked at once per interval, only while something is new: messages, a snapshot under way, or
-snapshots that consumers have not passed.
+A topic without a replicated subscription has no row in its publish line and no timer. A topic with
+one is checked once per interval, but only while something is new: messages, a snapshot being taken,
+or snapshots that consumers have not passed.
 
 Source: geo-replication sheet, sections 11, 17 (rows 18 and 20 to 23) and 18.8.
 """
@@ -67,30 +67,31 @@ from magnetar.sdk.wire import MalformedPayloadError, split_payload
 _log = structlog.get_logger()
 
 RECENT_MAX: Final = 64
-"""Newest snapshots of a topic that are known to all of its subscriptions: about a minute."""
+"""Newest snapshots of a topic that all of its subscriptions know: about a minute's worth."""
 
 MARKERS_MAX: Final = 1_000
-"""Newest markers whose positions are known."""
+"""Newest markers whose positions are known, at most."""
 
 WRITTEN_MAX: Final = 1_000
-"""Newest snapshots whose positions are known. For dispatchers further behind they are read."""
+"""Newest snapshots whose positions are known, at most. For dispatchers that are further behind,
+they are read."""
 
 ANSWERS_MAX: Final = 64
-"""Answers that could not be written, and are tried again: one for each cluster is usual."""
+"""Unwritten answers that are retried, at most; one per cluster is usual."""
 
 UNREAD_MAX: Final = 1_000
-"""Entries that dispatchers have passed and that wait to be read. Of more, the oldest are left out:
-an update comes later."""
+"""Passed entries that wait to be read, at most. Of more, the oldest are dropped: an update is then
+delayed."""
 
 NOWHERE: Final = Position(-1, -1)
-"""Stands for the position of a marker that was replayed."""
+"""Position given for a marker that was replayed."""
 
 _ID_BITS: Final = 96
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedSubscriptionsSurroundings:
-    """What the replicated subscriptions of a broker have in common."""
+    """The objects that all replicated subscriptions of a broker share."""
 
     cluster: str
     """Name of this cluster."""
@@ -101,18 +102,18 @@ class ReplicatedSubscriptionsSurroundings:
 
 
 class SubscribedTopic(TopicPort, Protocol):
-    """What is needed of the topic."""
+    """A topic as its replicated subscriptions need it."""
 
     @property
     def subscriptions(self) -> TopicSubscriptions: ...
 
     def internal_stored(self, position: Position, entry: bytes, /) -> None:
-        """An entry of the broker's own is durable."""
+        """Handle an entry of the broker's own that is durable."""
         ...
 
 
 class _MarkerAppend:
-    """A marker on its way into the log."""
+    """A marker that is being appended to the log."""
 
     def __init__(
         self, entry: bytes, on_stored: Callable[[Position], None], on_lost: Callable[[], None]
@@ -128,13 +129,13 @@ class _MarkerAppend:
         self.done.set_result(position)
 
     def on_failed(self, error: LedgerError) -> None:
-        # If it is stored nevertheless, it does no harm: all of them may come twice.
+        # If it is stored all the same, it does no harm: every marker may come twice.
         self._on_lost()
         self.done.cancel(str(error))
 
 
 class _Passing:
-    """Told what the dispatcher of one subscription passes."""
+    """Reports the broker's own entries that the dispatcher of one subscription passes."""
 
     def __init__(self, of: "ReplicatedSubscriptions", subscription: str) -> None:
         self._of = of
@@ -160,15 +161,16 @@ class ReplicatedSubscriptions(Feature):
         advance: Callable[[Subscription, Position], int],
         changed: Callable[[], None],
     ) -> None:
-        """
+        """Create the feature.
+
         Args:
-            sessions: the connections to the clusters that the topic is copied to.
-            takes_acks: whether a cluster is connected that takes single acknowledgements.
-            incarnation: which life of the log it is; 0: nothing was ever copied from here.
-            is_copied: whether an entry stands where it is copied to a cluster.
-            create: makes a replicated subscription at the beginning of the log.
+            sessions: returns the connections to the clusters that the topic is copied to.
+            takes_acks: whether a connected cluster takes single acknowledgements.
+            incarnation: returns the log's life; 0 if nothing was ever copied from it.
+            is_copied: whether an entry is at a position that is copied to a cluster.
+            create: creates a replicated subscription at the beginning of the log.
             advance: acknowledges everything of a subscription up to a position.
-            changed: called when the rows of the publish line are other ones.
+            changed: called when the rows of the publish line change.
         """
         settings = around.settings
         self._topic, self._around = topic, around
@@ -201,24 +203,24 @@ class ReplicatedSubscriptions(Feature):
             moved=self._moved_by_acks,
         )
         self._progress: dict[str, Progress] = {}
-        """Of the replicated subscriptions, by name."""
+        """Progress of the replicated subscriptions, by name."""
         self._told_in: dict[str, int] = {}
-        """The last connection to each cluster that was noticed; see `Sessions`."""
+        """Last connection to each cluster that was noticed; see `Sessions`."""
         self._answers: deque[tuple[Response, str]] = deque(maxlen=ANSWERS_MAX)
         """Answers that could not be written, and the clusters that asked."""
         self._recent: deque[Snapshot] = deque(maxlen=RECENT_MAX)
         self._written: dict[Position, Snapshot] = {}
-        """By the position of the marker, of those behind `_unknown_through`."""
+        """Snapshots by the position of their marker, for markers after `_unknown_through`."""
         self._markers: dict[Position, None] = {}
         """Positions of markers of any cluster."""
         self._unknown_through = topic.log.last_confirmed
-        """Of the entries up to it nobody knows which are snapshots."""
+        """Position up to which it is not known which entries are snapshots."""
         self._unread: deque[tuple[str, Position]] = deque(maxlen=UNREAD_MAX)
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = self._has_warned = False
 
-    # Its life
+    # Life cycle
 
     def attach(self, subscription: Subscription, context: DispatchContext) -> DispatchContext:
         if not (self._is_enabled and subscription.is_durable):
@@ -228,7 +230,7 @@ class ReplicatedSubscriptions(Feature):
         return replace(context, markers=_Passing(self, subscription.name))
 
     def _replicated(self, subscription: Subscription) -> None:
-        """Whether a subscription is replicated has been told, or has changed."""
+        """Apply whether a subscription is replicated, at first or after a change."""
         was_at_work, name = self.is_at_work, subscription.name
         if not subscription.is_replicated:
             self._progress.pop(name, None)
@@ -245,7 +247,7 @@ class ReplicatedSubscriptions(Feature):
         self._look_soon()
 
     def _note_log(self) -> None:
-        """What the topic has may be in no snapshot."""
+        """Ask for a snapshot: entries of the log may be in none."""
         if self._topic.log.last_confirmed.entry_id >= 0:
             self._taking.on_news()
 
@@ -263,7 +265,7 @@ class ReplicatedSubscriptions(Feature):
         self._look_soon()
 
     def look(self) -> Work | None:
-        """Do what no event has led to: consumers have acknowledged what they had for long."""
+        """Do the work that no event triggers: consumers may have acknowledged old entries."""
         if not self._is_closed:
             self._updates.look()
             self._acks.retry(is_due=True)
@@ -271,7 +273,7 @@ class ReplicatedSubscriptions(Feature):
         return None
 
     def close(self) -> None:
-        """Tell nothing more, and do nothing of what is told."""
+        """Stop telling, and carry out nothing more."""
         self._is_closed = True
         self._taking.give_up()
         self._updates.close()
@@ -306,17 +308,17 @@ class ReplicatedSubscriptions(Feature):
         return PublishRows(listeners=(self,)) if self.is_at_work else PublishRows()
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
-        """The log has news; markers have no messages, and are none."""
+        """Note stored messages, and set the timer; a batch of markers has no messages."""
         if batch.messages:
             self._taking.on_news()
             if self._timer is None:
                 self._look_later()
 
     def failed(self, batch: PublishBatch, error: LedgerError) -> None:
-        """Nothing is told of what is not stored."""
+        """Do nothing: entries that are not stored are not told."""
 
     def _look_later(self) -> None:
-        """Have a look when the next thing is due, if anything is."""
+        """Set the timer to the next thing that is due, if there is any."""
         if self._timer is not None or self._is_closed or not self.is_at_work:
             return
         pause_ms = self._taking.pause_ms(self._now_ms())
@@ -326,7 +328,7 @@ class ReplicatedSubscriptions(Feature):
             self._set_timer(pause_ms)
 
     def _waits_for_consumers(self) -> bool:
-        """Whether a consumer that is here may pass a snapshot by what it acknowledges."""
+        """Whether a connected consumer may pass a snapshot by its next acknowledgements."""
         tells_acks = self._acks.is_telling
         for name, progress in self._progress.items():
             if len(progress.cache) or tells_acks:
@@ -338,7 +340,7 @@ class ReplicatedSubscriptions(Feature):
         return False
 
     def _look_soon(self) -> None:
-        """Have a look within an interval, whatever is due."""
+        """Set the timer to one interval, whatever is due."""
         if self._timer is None and not self._is_closed and self.is_at_work:
             self._set_timer(self._interval_ms)
 
@@ -364,9 +366,12 @@ class ReplicatedSubscriptions(Feature):
         self._look_later()
 
     def _notice_connections(self, sessions: Sessions) -> None:
-        """Have a cluster that is connected anew be told once more what it was told last. The topic
-        may have another owner there, and no consumer whose acknowledgements would bring it on: what
-        the former owner had carried out in memory alone, or not yet, is forgotten."""
+        """Tell a cluster with a new connection once more what it was told last.
+
+        The topic may have another owner there, and no consumer whose acknowledgements would move it
+        on. The new owner does not know what the former one carried out in memory alone, or not at
+        all.
+        """
         for cluster, session in sessions.items():
             if session and session != self._told_in.get(cluster):
                 self._told_in[cluster] = session
@@ -375,8 +380,7 @@ class ReplicatedSubscriptions(Feature):
                     self._acks.tell_again(name)
 
     def _tell(self) -> None:
-        """Write updates of the subscriptions that have passed a snapshot, and what is acknowledged
-        singly."""
+        """Write updates for passed snapshots, and single acknowledgements."""
         self._acks.trim()
         for name, progress in self._progress.items():
             subscription = self._topic.subscriptions.get(name)
@@ -394,8 +398,10 @@ class ReplicatedSubscriptions(Feature):
                 self._look_soon()  # there may be more
 
     def _pass_markers(self, subscription: Subscription, progress: Progress) -> None:
-        """Acknowledge the markers that come next: where no consumer is, nobody else passes them,
-        and a snapshot stands behind some of them."""
+        """Acknowledge the markers that come next.
+
+        Without a consumer, nothing else passes them, and a snapshot comes after some of them.
+        """
         cursor = subscription.cursor
         before = cursor.mark_delete
         position = cursor.next_unacked(before)
@@ -425,7 +431,7 @@ class ReplicatedSubscriptions(Feature):
     # Markers of this cluster
 
     def _write(self, marker: Marker, *, goes_to: Sequence[str] = ()) -> None:
-        """Append a marker. `goes_to`: the clusters that it is for; none: all."""
+        """Append a marker. `goes_to`: clusters that it is for; empty for all."""
         topic = self._topic
         if self._is_closed or topic.is_leaving or topic.log.terminated is not None:
             return
@@ -443,12 +449,12 @@ class ReplicatedSubscriptions(Feature):
         topic.append(_MarkerAppend(entry, stored, partial(self._write_again, marker, goes_to)))
 
     def _write_again(self, marker: Marker, goes_to: Sequence[str]) -> None:
-        """A marker was not stored: have the next look write another one."""
+        """Have the next look write a marker again that was not stored."""
         if self._is_closed:
             return
         match marker:
             case Response():
-                # Who asked would wait for its timeout, and then for the pause behind it.
+                # The asking cluster would wait for its timeout, and then for the pause after it.
                 self._answers.extend((marker, each) for each in goes_to)
                 if self._timer is None:
                     self._set_timer(self._interval_ms)
@@ -466,7 +472,7 @@ class ReplicatedSubscriptions(Feature):
         self._look_soon()
 
     def _answer_again(self) -> None:
-        """Answer what could not be answered, unless the cluster that asked is away by now."""
+        """Retry the unwritten answers, except those to clusters without a connection."""
         answers, sessions = list(self._answers), self._sessions()
         self._answers.clear()
         for response, asker in answers:
@@ -489,7 +495,7 @@ class ReplicatedSubscriptions(Feature):
     # What dispatchers pass
 
     def passed(self, name: str, positions: Sequence[Position]) -> None:
-        """The dispatcher of a subscription passes entries of the broker's own."""
+        """Handle entries of the broker's own that the dispatcher of a subscription passes."""
         progress = self._progress.get(name)
         if progress is None or self._is_closed:
             return
@@ -509,7 +515,7 @@ class ReplicatedSubscriptions(Feature):
             )
 
     async def _read_passed(self) -> None:
-        """Read what subscriptions have passed, or stand before: some of it are markers."""
+        """Read entries that subscriptions have passed, or have next: some of them are markers."""
         while self._unread and not self._is_closed:
             name, position = self._unread.popleft()
             try:
@@ -517,7 +523,7 @@ class ReplicatedSubscriptions(Feature):
                     position, entries_max=1, bytes_max=1
                 )
             except LedgerError as error:
-                # An update comes later: the next snapshot that is passed does.
+                # The update is only delayed, until the next snapshot is passed.
                 _log.info("snapshot_not_read", topic=self._label, reason=str(error))
                 continue
             if first == position and entries and messages_of(entries[0]) == MARKER:
@@ -530,14 +536,16 @@ class ReplicatedSubscriptions(Feature):
     # Markers of other clusters
 
     def received(self, source: str, position: Position, marker_type: int, body: bytes) -> None:
-        """A marker of a cluster is stored here. It is handled behind the batch that it came in."""
+        """Handle a marker of a cluster that is stored here, after the batch that contained it."""
         if self._is_enabled:
             loop = asyncio.get_running_loop()
             loop.call_soon(self._handle, source, position, marker_type, body)
 
     def replayed(self, entry: bytes) -> None:
-        """An entry was read again when the topic was loaded: what an update in it asks for may not
-        have been stored. Requests and responses of then are forgotten."""
+        """Handle an update in an entry that is read again at the load of the topic.
+
+        Its effect may not have been stored. Requests and responses of that time are ignored.
+        """
         try:
             metadata, body_at = split_payload(entry)
         except MalformedPayloadError:
@@ -552,7 +560,7 @@ class ReplicatedSubscriptions(Feature):
         return bool(self._progress) and not self._is_closed
 
     def copied(self, position: Position, copy: Copy | None) -> None:
-        """A copy of another cluster is stored."""
+        """Note a copy from another cluster that is stored."""
         self._acks.copied(position, copy)
 
     def _handle(self, source: str, position: Position, marker_type: int, body: bytes) -> None:
@@ -571,7 +579,7 @@ class ReplicatedSubscriptions(Feature):
             self._warn(source, position, marker_type, "its type is not known")
 
     def _warn(self, source: str, position: Position, marker_type: int, reason: str) -> None:
-        """Once per topic: a cluster that writes one such marker writes many."""
+        """Warn once per topic: a cluster that writes one such marker writes many."""
         if not self._has_warned:
             self._has_warned = True
             _log.warning(
@@ -584,7 +592,8 @@ class ReplicatedSubscriptions(Feature):
             )
 
     def _obey(self, source: str, position: Position, marker: Marker | None) -> None:
-        """
+        """Carry out a marker of another cluster.
+
         Raises:
             RequestError: the marker makes no sense here.
         """
@@ -624,7 +633,7 @@ def _taking_of(around: ReplicatedSubscriptionsSurroundings) -> SnapshotTaking:
 
 
 def _snapshot_in(entry: bytes) -> Snapshot | None:
-    """Return the snapshot that a stored entry of this cluster holds; None: it holds none."""
+    """Return the snapshot in a stored entry of this cluster; None if it holds none."""
     try:
         metadata, body_at = split_payload(entry)
         if metadata.HasField("replicated_from") or not metadata.HasField("marker_type"):

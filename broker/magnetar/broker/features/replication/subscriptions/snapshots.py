@@ -1,25 +1,25 @@
 """Taking snapshots: positions in the logs of several clusters that belong together. Pure.
 
 This cluster writes a *request* into the topic's log, which is copied to all others. Each of them
-answers with the last position of its own log, in a *response* that it writes behind that position.
+answers with the last position of its own log, in a *response* that it writes after that position.
 Copies keep their order: when the response is here, everything that its cluster had up to that
 position is here, too. So once a subscription has acknowledged all of this log up to the last
-response, it has acknowledged all of the other logs up to the positions that these told.
+response, it has acknowledged all of the other logs up to the positions in the responses.
 
-With more than one other cluster that takes two rounds. A position that cluster B told covers copies
-of cluster C, which may still be on their way from C to here. C answers the second request behind
-all of them. The second round has an id of its own: a response of the first one that comes twice
-proves nothing about the second. The positions are those of the first round, in which a message of B
-may not have reached C; so the last messages before a pause get a second snapshot. If it reaches C
-later still, C takes a snapshot, as it has news; its request stands behind that message, and leads
-to one more snapshot here, which *follows* it. Requests of snapshots that follow say so by their
-ids, and lead to no others.
+With more than one other cluster, a snapshot takes two rounds. A position that cluster B told covers
+copies of cluster C, which may still be in transit from C to here. C answers the second request
+after all of them. The second round has an id of its own, because a response of the first round that
+arrives twice proves nothing about the second. The positions are those of the first round, in which
+a message of B may not have reached C. So the last messages before a pause get a second snapshot. If
+such a message reaches C even later, C takes a snapshot, as it has news. Its request comes after
+that message, and causes one more snapshot here, which *follows* it. The ids of requests for
+following snapshots say so, and cause no others.
 
-At most one snapshot is under way, and only if messages were stored since the last one, here or at
-another cluster: an idle topic gets no markers. One that is not answered in time is given up, and
-the next one waits longer each time; after some in a row, only new messages or a new connection lead
-to another one. If the connection to a cluster is lost meanwhile, its answer may be, and a new one
-is taken as soon as all clusters are connected.
+At most one snapshot is taken at a time, and only if messages were stored since the last one, here
+or in another cluster: an idle topic gets no markers. A snapshot that is not answered in time is
+given up, and the next one waits longer each time. After some in a row, only new messages or a new
+connection cause another one. If the connection to a cluster is lost meanwhile, its answer may be
+lost. A new snapshot is then taken as soon as all clusters are connected.
 
 Source: geo-replication sheet, sections 11 and 17 (rows 20 and 23).
 """
@@ -32,28 +32,30 @@ from magnetar.broker.features.replication.subscriptions.counts import Subscripti
 from magnetar.ledger.position import Position
 
 SECOND_ROUND: Final = "-2"
-"""What the id of a request of the second round ends in."""
+"""Suffix of the id of a request of the second round."""
 
 FOLLOWING: Final = "-f"
-"""What the id of a snapshot ends in that no messages here have led to."""
+"""Suffix of the id of a snapshot that no messages here have caused."""
 
 UNANSWERED_PAUSE_MS_MAX: Final = 600_000
-"""Longest pause after snapshots that were not answered, ms."""
+"""Longest pause after unanswered snapshots, ms."""
 
 UNANSWERED_MAX: Final = 8
-"""Snapshots in a row that are not answered before an idle topic asks no more: with the usual
-timeout, that takes an hour."""
+"""Unanswered snapshots in a row before an idle topic stops asking: with the usual timeout, that
+takes an hour."""
 
 AWAY_PAUSE_MS_MAX: Final = 10_000
-"""Longest pause between looks whether a cluster that is away has come back, ms."""
+"""Longest pause before the next check whether a lost cluster has come back, ms."""
 
 Sessions = Mapping[str, int]
-"""By cluster that this topic is copied to: which connection there is, a number that no other one
-of that cluster had; 0: there is none."""
+"""Numbers of the connections to the clusters that this topic is copied to, by cluster.
+
+No other connection to that cluster had the number. 0: there is no connection.
+"""
 
 
 class _Pending:
-    """A snapshot under way."""
+    """A snapshot that is being taken."""
 
     def __init__(
         self, snapshot_id: str, sessions: Sessions, started_ms: int, *, follows: bool
@@ -64,9 +66,9 @@ class _Pending:
         self.sessions = dict(sessions)
         self.started_ms = started_ms
         self.positions: dict[str, Position] = {}
-        """What the clusters told in the first round."""
+        """Positions that the clusters told in the first round."""
         self.missing = set(sessions)
-        """The clusters that have not answered in this round."""
+        """Clusters that have not answered in this round."""
 
     @property
     def is_in_first_round(self) -> bool:
@@ -85,13 +87,14 @@ class SnapshotTaking:
         timeout_ms: int,
         next_id: Callable[[], str],
     ) -> None:
-        """
+        """Begin without a snapshot.
+
         Args:
-            cluster: this one.
-            counts: of the broker.
-            interval_ms: least time from the start of a snapshot to that of the next one.
-            timeout_ms: after which a snapshot without all answers is given up.
-            next_id: gives ids that nobody else uses.
+            cluster: name of this cluster.
+            counts: counters of the broker.
+            interval_ms: least time from the start of one snapshot to the start of the next.
+            timeout_ms: time after which a snapshot without all answers is given up.
+            next_id: returns an id that nobody else uses.
         """
         self._cluster = cluster
         self._counts = counts
@@ -101,36 +104,39 @@ class SnapshotTaking:
         self._pending: _Pending | None = None
         self._has_news = False
         self._is_to_follow = False
-        """Whether copies between other clusters may have come too late for the last snapshot."""
+        """Whether copies between other clusters may have arrived too late for the last snapshot."""
         self._needs_second = False
-        """Whether copies between other clusters may have come too late for the next snapshot."""
+        """Whether copies between other clusters may arrive too late for the next snapshot."""
         self._not_before_ms = 0
         self._unanswered = 0
-        """Snapshots that were given up in a row."""
+        """Snapshots in a row that were given up after a timeout."""
         self._unanswered_in: Sessions = {}
-        """The connections of the last of them."""
+        """Connections during the last snapshot that was given up after a timeout."""
         self._away_looks = 0
-        """Looks in a row that found a cluster away."""
+        """Looks in a row that found a cluster without a connection."""
 
     def on_news(self) -> None:
-        """Messages were stored: markers alone are no news."""
+        """Note that messages were stored; markers alone are no news."""
         self._has_news = self._needs_second = True
 
     def on_request(self, cluster: str, snapshot_id: str, sessions: Sessions) -> None:
-        """Another cluster asks: it has news. Among them may be messages of a third cluster that
-        came there later than here, behind the position that it has told last."""
+        """Note that another cluster asks, which means that it has news.
+
+        Its news may include messages of a third cluster that arrived there later than here, after
+        the position that it told last.
+        """
         if len(sessions) < 2 or snapshot_id.endswith((FOLLOWING, SECOND_ROUND)):
             return
         pending = self._pending
         if pending is None or not pending.is_in_first_round or cluster not in pending.missing:
-            self._is_to_follow = True  # else its answer comes, behind what it asks for
+            self._is_to_follow = True  # otherwise its answer is still to come, after those messages
 
     @property
     def _is_wanted(self) -> bool:
         return self._has_news or self._is_to_follow
 
     def pause_ms(self, now_ms: int) -> int | None:
-        """Time until the next look; None: there is nothing to look for until news come."""
+        """Return the time until the next look in ms; None if only news call for one."""
         if self._pending is None and not self._is_wanted:
             return None
         pause_ms = max(self._interval_ms, self._not_before_ms - now_ms)
@@ -140,9 +146,9 @@ class SnapshotTaking:
         return pause_ms
 
     def look(self, now_ms: int, sessions: Sessions) -> Request | None:
-        """Look whether a snapshot is to be given up or to be begun; returns what is to be written.
+        """Give up or begin a snapshot if that is due; return the request to write, if any.
 
-        `sessions`: with all clusters that the topic is copied to.
+        `sessions`: connections to all clusters that the topic is copied to.
         """
         self._look_at_pending(now_ms, sessions)
         if not all(sessions.values()):
@@ -182,28 +188,28 @@ class SnapshotTaking:
             self._want_again(pending)
 
     def not_asked(self, request_id: str) -> None:
-        """A request could not be written: ask anew."""
+        """Ask again: a request could not be written."""
         if self._pending is not None and self._pending.request_id == request_id:
             pending = self._pending
             self.give_up()
             self._want_again(pending)
 
     def _want_again(self, pending: _Pending) -> None:
-        """What a snapshot was to cover is in none."""
+        """Note that the news of a snapshot that was given up are in no snapshot yet."""
         self._has_news |= not pending.follows
         self._is_to_follow |= pending.follows
 
     def give_up(self) -> None:
-        """Wait for no more answers, as when the topic is closed."""
+        """Stop waiting for answers, as when the topic is closed."""
         if self._pending is not None:
             self._pending = None
             self._counts.snapshots_pending -= 1
 
     def on_response(self, response: Response, position: Position) -> Request | Snapshot | None:
-        """A response is stored here, at a position; returns what is to be written.
+        """Handle a response that is stored here, at a position; return the marker to write, if any.
 
-        Responses that nobody waits for change nothing: late ones, repeated ones, and those of
-        clusters that were not asked.
+        Unexpected responses change nothing: late ones, repeated ones, and those of clusters that
+        were not asked.
         """
         pending = self._pending
         if pending is None or response.snapshot_id != pending.request_id:

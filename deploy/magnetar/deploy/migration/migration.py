@@ -234,10 +234,9 @@ class Migration:
 
     def _save(self) -> None:
         for topic, copy in self._copies.items():
-            is_anew = self._restarts[topic] != copy.restarts
-            self._restarts[topic] = copy.restarts
-            if is_anew:
+            if self._restarts[topic] != copy.restarts:
                 self._directory.append(topic, "", anew=True)
+                self._restarts[topic] = copy.restarts
             copy.save(partial(self._directory.append, topic))
 
     # Printed lines

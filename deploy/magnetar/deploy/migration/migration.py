@@ -68,6 +68,9 @@ class Migration:
         self._cut_over = asyncio.Event()
         self._scanning = asyncio.Lock()
         self._found = Inventory()
+        self._left_out: dict[str, None] = {}
+        """Lines about what was left out at the target, in order: of all scans, since a scan creates
+        only what is new."""
         self._clusters = Clusters("", "", frozenset())
         self._told: set[str] = set()
         self._entries_told: dict[TopicName, int] = {}
@@ -168,7 +171,8 @@ class Migration:
             changed = [each for each in found.topics if former.get(each.name) != each]
             new = Inventory(found.tenants, found.namespaces, changed)
             if changed or found.namespaces.keys() != self._found.namespaces.keys():
-                found.notes += await create_all(self._target, new, self._clusters)
+                self._left_out |= dict.fromkeys(await create_all(self._target, new, self._clusters))
+            found.notes += self._left_out
             self._found = found
             parts = found.parts
             for topic in set(self._copies) - set(parts):

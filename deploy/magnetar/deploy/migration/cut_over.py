@@ -221,16 +221,15 @@ def is_moved_whole(report: Report) -> bool:
     return not report.differs(*_CERTAIN)
 
 
-async def let_go(source: Side, target: Side, topics: Sequence[TopicName]) -> None:
-    """Delete the subscriptions that held messages: at the target, then at the source.
+async def let_go(side: Side, topics: Sequence[TopicName]) -> None:
+    """Delete the subscriptions that held messages at one side.
 
     Raises:
-        BrokerUnreachableError: a cluster does not answer.
+        BrokerUnreachableError: the cluster does not answer.
     """
-    for side in (target, source):
-        for topic in topics:
-            try:
-                await side.ask("DELETE", subscription_path(topic, HOLD), None, {"force": "true"})
-            except RequestRefusedError as error:
-                if not is_refusal(error, 404):
-                    raise
+    for topic in topics:
+        try:
+            await side.ask("DELETE", subscription_path(topic, HOLD), None, {"force": "true"})
+        except RequestRefusedError as error:
+            if not is_refusal(error, 404):
+                raise

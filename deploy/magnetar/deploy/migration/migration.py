@@ -8,7 +8,7 @@ next process finds it if this one is killed.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -118,7 +118,15 @@ class Migration:
         await self._source.check()
         await self._target.check()
         found = await inventory(self._source, self._asked.namespaces)
-        await let_go(self._source, self._target, found.parts)
+        await self._let_go(found.parts)
+
+    async def _let_go(self, topics: Collection[TopicName]) -> None:
+        """Delete the subscriptions that held messages: at the target, then at the source. Those at
+        the target include topics that are gone at the source: the state directory has their
+        names."""
+        there = dict.fromkeys([*topics, *self._directory.topics()])
+        await let_go(self._target, list(there))
+        await let_go(self._source, list(topics))
 
     async def _work(self) -> Report:
         await self._cut_over.wait()
@@ -140,7 +148,7 @@ class Migration:
         if is_moved_whole(report):
             # Recorded first, done second: a process after a kill does not start over.
             self._directory.remember(self._asked.model_copy(update={"is_done": True}))
-            await let_go(self._source, self._target, list(self._copies))
+            await self._let_go(self._copies)
         return report
 
     async def _try_cut_over(self) -> Report:

@@ -14,11 +14,11 @@ clients have used since. See docs/operations/migration.md.
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -26,7 +26,7 @@ from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError,
 from magnetar.deploy.migration.positions import PositionMap
 from magnetar.ledger.ports import Disk
 from magnetar.ledger.system import SystemDisk
-from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire import TopicName, TopicNameError
 
 FORMAT: Final = 1
 """Stored on disk, never renumber."""
@@ -177,6 +177,16 @@ class StateDirectory:
             return PositionMap.of_lines(self._runs_path(topic).read_text("ascii", "replace"))
         except FileNotFoundError:
             return PositionMap()
+
+    def topics(self) -> Sequence[TopicName]:
+        """Return all topics that have a saved map, also those that are gone at the source by now;
+        but none whose name is too long for a file's."""
+        found = []
+        for path in sorted((self.path / "topics").glob("*.runs")):
+            with suppress(TopicNameError):
+                if len(path.stem) <= _NAME_MAX:
+                    found.append(TopicName.parse(unquote(path.stem)))
+        return found
 
     def append(self, topic: TopicName, lines: str, *, anew: bool = False) -> None:
         """Append lines to a topic's map; `anew` replaces all earlier lines.

@@ -6,11 +6,15 @@ import pytest
 
 from magnetar.deploy.migration import migration
 from magnetar.deploy.migration.migration import Migration
-from magnetar.deploy.migration.sides import Side
+from magnetar.deploy.migration.sides import Side, subscription_path
 from magnetar.deploy.migration.state_directory import Asked, StateDirectory
+from magnetar.deploy.migration.subscriptions import HOLD
 from magnetar.sdk.wire import TopicName
 
 ASKED = Asked(source="a", source_admin="a", target="b", target_admin="b")
+TOPIC = TopicName.parse("persistent://public/default/t")
+LONG = TopicName.parse(f"persistent://public/default/{'long' * 60}")
+GONE = TopicName.parse("persistent://public/default/gone%2F or not-partition-0")
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +78,16 @@ async def test_what_was_left_out_at_the_start_is_in_the_report_of_the_cut_over(
     report = await found.run(is_cut_over=True)
     line = "tenant public: cluster north is left out: the target does not know it"
     assert report.notes.count(line) == 1
+
+
+async def test_messages_of_topics_that_are_gone_at_the_source_are_let_go_at_the_target(
+    directory: StateDirectory,
+) -> None:
+    for topic in (TOPIC, GONE):
+        directory.append(topic, "", anew=True)
+    source, target = Cluster("east", TOPIC, LONG), Cluster("west")
+    await migration_of(directory, source, target).let_go()
+    assert sorted(target.deleted) == sorted(
+        subscription_path(each, HOLD) for each in (TOPIC, LONG, GONE)
+    )
+    assert source.deleted == [subscription_path(each, HOLD) for each in (LONG, TOPIC)]

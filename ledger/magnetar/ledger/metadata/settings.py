@@ -21,7 +21,8 @@ class MetadataSettings(BaseModel):
         gt=0,
         le=300,
         description="An operation without an answer by then fails: unavailable if it certainly "
-        "changed nothing, outcome unknown otherwise.",
+        "changed nothing, outcome unknown otherwise. A write without a connection to ZooKeeper "
+        "first waits as long for the connection.",
     )
     connect_timeout_s: float = Field(
         default=10.0, gt=0, le=300, description="Time to reach the store when it is opened."

@@ -162,7 +162,8 @@ class CutOver:
                 str(plan.name),
                 ones,
                 others,
-                "version, type and definition of each; version numbers in messages are translated",
+                "version, type, definition and properties of each; version numbers in messages are "
+                "translated",
                 same=ones == others,
             )
 

@@ -20,6 +20,8 @@ class DictionaryStore:
 
     def __init__(self) -> None:
         self.nodes: dict[str, bytes] = {}
+        self.lost: set[str] = set()
+        """Paths of nodes that nobody deleted, and that are missing from a store of one file."""
         self._numbers: dict[str, int] = {}
         """Next number of sequential nodes, by the path that they begin with."""
         self.session_state = SessionState.CONNECTED
@@ -65,7 +67,7 @@ class DictionaryStore:
     records_deletions = False
 
     async def is_gone(self, path: str) -> bool:
-        return await self.exists(path) is None
+        return await self.exists(path) is None and path not in self.lost
 
     async def catch_up(self) -> None:
         """Do nothing: this store is never behind."""

@@ -38,7 +38,7 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.cell import GONE, Cell, Deletion, Stored, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore, Versioned
-from magnetar.ledger.orphans import IsReferred
+from magnetar.ledger.orphans import IsReferred, owner_value
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.ledger.validation import first_problem
 
@@ -340,11 +340,10 @@ def cursor_refers(store: MetadataStore) -> IsReferred:
             )
         try:
             path = cursor_path(log, cursor)
-            node = decode_node((await store.get(path)).value, path=path)
-        except NoNodeError:
-            return False  # The cursor was deleted.
+            value = await owner_value(store, path)
+            node = None if value is None else decode_node(value, path=path)
         except CursorError as error:
             raise OwnerUnclearError(f"cursor {cursor} of {log}: {error}") from error
-        return node.cursor_ledger_id == metadata.ledger_id
+        return node is not None and node.cursor_ledger_id == metadata.ledger_id
 
     return is_referred

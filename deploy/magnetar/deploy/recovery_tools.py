@@ -78,7 +78,7 @@ class RecoveryTools:
             say(
                 json.dumps({**_item_fields(item), "holder": holder, "lost": lost})
                 if as_json
-                else _item_line(item, holder, is_lost=bool(lost))
+                else _item_line(item, holder, is_lost=item.ledger_id in report.lost)
             )
         if not as_json:
             say(f"{len(report.items)} ledgers, {_size(report.bytes_to_copy)} to copy")

@@ -36,6 +36,7 @@ LedgerError                        root; `retryable` says whether the same call 
 │   ├── ObjectMissingError         the store is certain that there is no such object
 │   ├── ObjectKeyConfigError       a file of keys for objects cannot be used
 │   ├── ObjectKeyError             the key of an encrypted object is missing or another
+│   ├── ObjectKeyReusedError       a data key for two blocks with one nonce: a fault of the program
 │   ├── ObjectStoreConfigError     settings or installation open no store
 │   ├── ObjectStoreUnavailableError  no answer, or one that proves nothing (outcome unknown)
 │   └── ObjectStoreRefusedError    wrong credentials, no permission, or no such bucket
@@ -255,6 +256,11 @@ class ObjectKeyError(ObjectError):
     def __init__(self, text: str, *, key_id: str = "") -> None:
         super().__init__(text)
         self.key_id = key_id
+
+
+class ObjectKeyReusedError(ObjectError):
+    """A data key would encrypt a second block with the same nonce, which would show both. That is a
+    fault of this program: nothing was written; another attempt has another data key."""
 
 
 class ObjectStoreConfigError(ObjectError):

@@ -4,7 +4,9 @@ A ledger is left behind when its owner dies, or loses a reply, at one of two mom
 creating the ledger and naming it, or between unlisting it and deleting it. Its custom metadata says
 which component made it, and for which owner. It is an *orphan* if that owner certainly does not
 name it and it is older than a long grace period. Every doubt keeps it: unreadable metadata, an
-owner that does not answer, an unknown component, clocks that disagree.
+owner that does not answer, an unknown component, clocks that disagree. A store of one file can lose
+the node of an owner; without a record of the node's deletion, the owner counts as one that does not
+answer.
 
 A clock that is ahead would make every ledger look old, even one that its owner is about to name. So
 the metadata store is asked for the time, too, and nothing is judged unless the two agree
@@ -200,6 +202,25 @@ def _time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
+async def owner_value(store: MetadataStore, path: str) -> bytes | None:
+    """Return the value of the node of an owner; None if the node was deleted.
+
+    Raises:
+        OwnerUnclearError: the node is missing, but was not deleted: a store of one file has lost
+            it, or a crash came before its creation.
+        MetadataError
+    """
+    try:
+        return (await store.get(path)).value
+    except NoNodeError as error:
+        if await store.is_gone(path):
+            return None
+        raise OwnerUnclearError(
+            f"{path} is missing without a record of its deletion: if the metadata store lost it, "
+            "bring it back from a backup"
+        ) from error
+
+
 def log_refers(store: MetadataStore) -> IsReferred:
     """Return a check that asks the managed log of the ledger (component "managed-log")."""
 
@@ -207,11 +228,10 @@ def log_refers(store: MetadataStore) -> IsReferred:
         path = metadata.custom_metadata.get("log")
         if path is None:
             raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which log it is of")
-        try:
-            node = await store.get(path)
-        except NoNodeError:
-            return False  # The log was deleted.
-        ledgers = LogMetadata.from_json(node.value, path=path).ledgers
+        value = await owner_value(store, path)
+        if value is None:
+            return False
+        ledgers = LogMetadata.from_json(value, path=path).ledgers
         # The log does not need a ledger that is in an object only: its deletion was interrupted.
         return any(
             ledger.ledger_id == metadata.ledger_id and not ledger.is_in_object_only

@@ -222,6 +222,30 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(path: Path) -> None:
     tree.close()
 
 
+@pytest.mark.parametrize(
+    ("node", "is_gone"),
+    [
+        ("/ledgers/00/0000/L0003", True),
+        ("/ledgers/L0000000003", True),  # flat layout
+        ("/ledgers/00/0000/L0007", False),
+        ("/managed-ledgers/public/default/persistent/t5", False),
+        ("/managed-ledgers/public/default/persistent/L0000000003", False),
+        ("/managed-ledgers/public/00/0000/L0003", False),
+        ("/namespace/public/default3", False),
+        ("/ledgers/3", False),
+        ("/other/00/0000/L0003", False),
+    ],
+)
+def test_only_ledgers_count_as_deleted_before_deletions_were_recorded(
+    path: Path, node: str, is_gone: bool
+) -> None:
+    """The file knows no deletion of a topic or policy of that time: it may have lost the node."""
+    _make_first_version(path)
+    tree = SqliteTree(str(path), busy_timeout_s=1.0)
+    assert tree.is_gone(node) == is_gone
+    tree.close()
+
+
 def _make_first_version(path: Path) -> None:
     """As release 0.1.0 before checksums made it: six ids were given out."""
     connection = sqlite3.connect(path)

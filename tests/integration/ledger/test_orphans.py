@@ -78,6 +78,14 @@ async def write_cursor(store: MetadataStore, ledger_id: int) -> None:
     await store.create(cursor_path(LOG, "s/1"), encode_node(node))
 
 
+async def delete_owners(store: MetadataStore) -> None:
+    """Leave a log and a cursor that were deleted."""
+    await write_log(store)
+    await write_cursor(store, -1)
+    for path in (cursor_path(LOG, "s/1"), LOG):
+        await store.delete(path)
+
+
 async def test_a_ledger_that_its_log_or_cursor_names_is_in_use(
     store: MetadataStore, manager: LedgerManager
 ) -> None:
@@ -101,13 +109,27 @@ async def test_ledgers_of_a_deleted_log_or_cursor_are_orphans(
 ) -> None:
     await create(manager, OF_LOG)
     await create(manager, OF_CURSOR)
+    await delete_owners(store)
     assert {finding.verdict for finding in await sweep(store, manager)} == {Verdict.ORPHAN}
+
+
+@pytest.mark.parametrize("stores", ["embedded"], indirect=True)
+async def test_ledgers_of_a_log_or_cursor_whose_node_was_lost_are_kept(
+    store: MetadataStore, manager: LedgerManager
+) -> None:
+    await create(manager, OF_LOG)
+    await create(manager, OF_CURSOR)
+    findings = await sweep(store, manager, delete=True)
+    assert verdicts(findings) == [(0, Verdict.UNDECIDED), (1, Verdict.UNDECIDED)]
+    assert all("without a record of its deletion" in each.reason for each in findings)
+    assert await listed(manager) == [0, 1]
 
 
 async def test_nothing_is_changed_unless_told_to(
     store: MetadataStore, manager: LedgerManager
 ) -> None:
     created = [await create(manager, OF_LOG, state=state) for state in LedgerState]
+    await delete_owners(store)
     assert {finding.verdict for finding in await sweep(store, manager)} == {Verdict.ORPHAN}
     for each in created:
         assert await manager.read(each.metadata.ledger_id) == each
@@ -131,6 +153,7 @@ async def test_an_open_orphan_is_sealed_first_and_deleted_by_the_next_sweep(
     store: MetadataStore, manager: LedgerManager
 ) -> None:
     await create(manager, OF_LOG, state=LedgerState.OPEN)
+    await delete_owners(store)
     assert verdicts(await sweep(store, manager, delete=True)) == [(0, Verdict.SEALED)]
     assert (await manager.read(0)).metadata.state is LedgerState.IN_RECOVERY
     assert verdicts(await sweep(store, manager, delete=True)) == [(0, Verdict.DELETED)]
@@ -140,6 +163,7 @@ async def test_an_owner_that_names_a_sealed_orphan_after_all_keeps_it(
     store: MetadataStore, manager: LedgerManager
 ) -> None:
     await create(manager, OF_LOG, state=LedgerState.OPEN)
+    await delete_owners(store)
     await sweep(store, manager, delete=True)
     await write_log(store, 0)
     assert verdicts(await sweep(store, manager, delete=True)) == [(0, Verdict.IN_USE)]
@@ -150,6 +174,7 @@ async def test_a_young_ledger_is_left_alone(store: MetadataStore, manager: Ledge
     young."""
     for age_ms in (GRACE_MS_MIN, GRACE_MS_MIN - 1, 0, -GRACE_MS_MIN):
         await create(manager, OF_LOG, age_ms=age_ms)
+    await delete_owners(store)
     findings = await sweep(store, manager)
     assert [finding.verdict for finding in findings] == [Verdict.ORPHAN] + [Verdict.TOO_YOUNG] * 3
 

@@ -3,6 +3,8 @@
 What happens on real bookies, with their own storage: `tests/integration/ledger/autorecovery`.
 """
 
+from structlog.testing import capture_logs
+
 from magnetar.ledger.autorecovery.work_items import WorkItems, disable_path
 from magnetar.ledger.autorecovery.worker_metrics import WorkerMetrics
 from magnetar.ledger.digest import codec_for
@@ -185,9 +187,12 @@ async def test_a14_a_ledger_deleted_while_it_is_copied_is_not_tried_again(sim: C
     metrics = await worker(sim)
     await sim.until(lambda: bool(copying.messages))
     await w.client.run(w.client.ledgers.delete(w.ledger_id))
-    copying.release()
-    await until_no_items(sim, metrics)
+    with capture_logs() as lines:
+        copying.release()
+        await until_no_items(sim, metrics)
     assert metrics.ledgers_deleted == 1
+    (line,) = [each for each in lines if each["event"] == "ledger_is_replicated"]
+    assert line["deleted"] is True
 
 
 @story(bookies=4, brokers=0)

@@ -72,6 +72,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.nodes: dict[str, Versioned] = {}
+        self.lost: set[str] = set()
+        """Paths of nodes that nobody deleted, and that are missing from a store of one file."""
         self.faults = Faults()
         self.writes = 0
         self.before_set: Callable[[], None] = lambda: None
@@ -143,7 +145,7 @@ class MemoryStore:
     records_deletions = False
 
     async def is_gone(self, path: str) -> bool:
-        return await self.exists(path) is None
+        return await self.exists(path) is None and path not in self.lost
 
     async def catch_up(self) -> None:
         """Never behind."""

@@ -19,7 +19,6 @@ from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.ledger.autorecovery.controls import Controls, election_path
 from magnetar.ledger.autorecovery.status import BookieReport, report_bookies
 from magnetar.ledger.autorecovery.work_items import WorkItems
-from magnetar.ledger.errors import InvalidLedgerMetadataError
 from magnetar.ledger.metadata.election import read_leader
 from magnetar.ledger.registration import BookieInfo as Registered
 
@@ -97,16 +96,13 @@ class _Bookies:
         asked."""
         known = self._registered()
         store = self._context.store
-        try:
-            reports = await report_bookies(store, _ROOT)
-            recovery = RecoveryView(
-                auditor=await read_leader(store, election_path(_ROOT)),
-                enabled=await Controls(store, _ROOT).is_enabled(),
-                ledgers_waiting=len(await self._items.ids()),
-                ledgers_lost=len(await self._items.lost()),
-            )
-        except InvalidLedgerMetadataError as error:
-            raise HttpRefusal(503, f"re-replication: {error}") from error
+        reports = await report_bookies(store, _ROOT)
+        recovery = RecoveryView(
+            auditor=await read_leader(store, election_path(_ROOT)),
+            enabled=await Controls(store, _ROOT).is_enabled(),
+            ledgers_waiting=len(await self._items.ids()),
+            ledgers_lost=len(await self._items.lost_ids()),
+        )
         return StorageView(
             bookies=[_view(each, known.get(each.bookie_id)) for each in reports],
             recovery=recovery,

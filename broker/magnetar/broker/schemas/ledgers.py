@@ -12,10 +12,10 @@ from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.broker.schemas.model import StoredSchema
 from magnetar.broker.schemas.record import COMPONENT, IndexEntry, SchemaEntry, SchemaRecord
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError, OwnerUnclearError
+from magnetar.ledger.errors import LedgerError, NoSuchLedgerError, OwnerUnclearError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.orphans import IsReferred
+from magnetar.ledger.orphans import IsReferred, owner_value
 
 _log = structlog.get_logger()
 
@@ -122,14 +122,11 @@ def schema_refers(store: MetadataStore) -> IsReferred:
         path = metadata.custom_metadata.get("schema")
         if path is None:
             raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which schema it is")
+        value = await owner_value(store, path)
+        if not value:
+            return False  # the whole record was deleted
         try:
-            node = await store.get(path)
-        except NoNodeError:
-            return False  # The whole record was deleted.
-        if not node.value:
-            return False
-        try:
-            record = decode(SchemaRecord, path, node.value)
+            record = decode(SchemaRecord, path, value)
         except UnreadableRecordError as error:
             raise OwnerUnclearError(str(error)) from error
         return any(each.ledger_id == metadata.ledger_id for each in record.versions)

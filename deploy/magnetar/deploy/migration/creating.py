@@ -85,8 +85,10 @@ async def _topics(source: Side, domain: str, namespace: str, notes: list[str]) -
 async def _properties(source: Side, name: TopicName) -> dict[str, str]:
     try:
         return dict(await source.get(f"{topic_path(name)}/properties") or {})
-    except RequestRefusedError:
-        return {}  # a release that has none
+    except RequestRefusedError as error:
+        if is_refusal(error, 400, 405, 412):
+            return {}  # a release that has none
+        raise
 
 
 async def create_all(target: Side, found: Inventory, clusters: Clusters) -> list[str]:

@@ -4,15 +4,16 @@ messages.
 The steps, each of which may be repeated:
 
 1. wait until the source's topics have no producers, and subscriptions no consumers;
-2. wait until every copy has everything;
+2. wait until every copy has everything, and check the clients again;
 3. schemas, subscriptions, then policies and permissions;
 4. compare both sides;
-5. if messages and subscriptions are the same: delete the subscriptions that held them (`let_go`,
+5. check that no client and no message has come to the source meanwhile;
+6. if messages and subscriptions are the same: delete the subscriptions that held them (`let_go`,
    once the copies have ended: they would create them anew).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.deploy.admin_client import RequestRefusedError, topic_path
@@ -73,6 +74,9 @@ class CutOver:
         report = Report(notes=list(self._found.notes))
         await self._wait_for_clients()
         await self._wait_for_copies()
+        while await self._clients():  # came back while the rest was copied
+            await self._wait_for_clients()
+            await self._wait_for_copies()
         self._say("all messages are copied; subscriptions and policies follow")
         settings = await self._source.settings()
         keeps_parts = settings.get("acknowledgmentAtBatchIndexLevelEnabled", "true") != "false"
@@ -80,6 +84,8 @@ class CutOver:
         for plan in self._found.topics:
             await self._move_topic(plan, report, moving, keeps_parts=keeps_parts)
         await moving.move(self._found)
+        for topic in self._copies:
+            await self._compare_end(topic, report)
         if not is_moved_whole(report):
             report.notes.append(
                 f"the subscription {HOLD} is kept on both sides, since messages or subscriptions "
@@ -91,25 +97,16 @@ class CutOver:
 
     async def _wait_for_clients(self) -> None:
         while True:
-            busy = [line for topic in self._copies for line in await self._clients_of(topic)]
+            busy = await self._clients()
             if not busy:
                 return
             self._tell_waiting("clients to leave the source", busy)
             await asyncio.sleep(LOOK_S)
 
-    async def _clients_of(self, topic: TopicName) -> Sequence[str]:
-        stats = await self._stats(topic)
-        found = [
-            f"producer {each.get('producerName')} of {topic}"
-            for each in stats.get("publishers") or ()
+    async def _clients(self) -> Sequence[str]:
+        return [
+            line for topic in self._copies for line in _clients_in(await self._stats(topic), topic)
         ]
-        for name, each in (stats.get("subscriptions") or {}).items():
-            if is_moved(name, each):
-                found += [
-                    f"consumer {one.get('consumerName')} of {topic}, subscription {name}"
-                    for one in each.get("consumers") or ()
-                ]
-        return found
 
     async def _wait_for_copies(self) -> None:
         """Wait until the source itself reports that all was consumed."""
@@ -165,7 +162,8 @@ class CutOver:
                 str(plan.name),
                 ones,
                 others,
-                "version, type and definition of each; version numbers in messages are translated",
+                "version, type, definition and properties of each; version numbers in messages are "
+                "translated",
                 same=ones == others,
             )
 
@@ -183,12 +181,39 @@ class CutOver:
             int(there.get("numberOfEntries") or 0),
             "entries that were copied, and that the target counts",
         )
-        hold = ((await self._stats(topic)).get("subscriptions") or {}).get(HOLD) or {}
-        report.compare(
-            "messages", f"{topic} left", int(hold.get("msgBacklog") or 0), 0, "entries not copied"
-        )
         if "Terminated" in (here.get("state"), there.get("state")):
             report.compare("topic", f"{topic} state", here.get("state"), there.get("state"))
+
+    async def _compare_end(self, topic: TopicName, report: Report) -> None:
+        """Check that nothing came to a topic of the source since the copies had everything.
+
+        A client that connects after this check is not noticed: the source cannot be closed.
+        """
+        stats = await self._stats(topic)
+        report.compare(
+            "topic",
+            f"{topic} clients",
+            _clients_in(stats, topic),
+            [],
+            "connected to the source during the comparison: stop them",
+        )
+        left = ((stats.get("subscriptions") or {}).get(HOLD) or {}).get("msgBacklog")
+        report.compare("messages", f"{topic} left", left, 0, "entries not copied", same=left == 0)
+
+
+def _clients_in(stats: Mapping[str, Any], topic: TopicName) -> Sequence[str]:
+    """Return a line for each producer, and each consumer of an application, in the statistics of a
+    topic."""
+    found = [
+        f"producer {each.get('producerName')} of {topic}" for each in stats.get("publishers") or ()
+    ]
+    for name, each in (stats.get("subscriptions") or {}).items():
+        if is_moved(name, each):
+            found += [
+                f"consumer {one.get('consumerName')} of {topic}, subscription {name}"
+                for one in each.get("consumers") or ()
+            ]
+    return found
 
 
 def is_moved_whole(report: Report) -> bool:
@@ -197,16 +222,15 @@ def is_moved_whole(report: Report) -> bool:
     return not report.differs(*_CERTAIN)
 
 
-async def let_go(source: Side, target: Side, topics: Sequence[TopicName]) -> None:
-    """Delete the subscriptions that held messages: at the target, then at the source.
+async def let_go(side: Side, topics: Sequence[TopicName]) -> None:
+    """Delete the subscriptions that held messages at one side.
 
     Raises:
-        BrokerUnreachableError: a cluster does not answer.
+        BrokerUnreachableError: the cluster does not answer.
     """
-    for side in (target, source):
-        for topic in topics:
-            try:
-                await side.ask("DELETE", subscription_path(topic, HOLD), None, {"force": "true"})
-            except RequestRefusedError as error:
-                if not is_refusal(error, 404):
-                    raise
+    for topic in topics:
+        try:
+            await side.ask("DELETE", subscription_path(topic, HOLD), None, {"force": "true"})
+        except RequestRefusedError as error:
+            if not is_refusal(error, 404):
+                raise

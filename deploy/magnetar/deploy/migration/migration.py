@@ -8,7 +8,7 @@ next process finds it if this one is killed.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -68,6 +68,9 @@ class Migration:
         self._cut_over = asyncio.Event()
         self._scanning = asyncio.Lock()
         self._found = Inventory()
+        self._left_out: dict[str, None] = {}
+        """Lines about what was left out at the target, in order: of all scans, since a scan creates
+        only what is new."""
         self._clusters = Clusters("", "", frozenset())
         self._told: set[str] = set()
         self._entries_told: dict[TopicName, int] = {}
@@ -115,7 +118,15 @@ class Migration:
         await self._source.check()
         await self._target.check()
         found = await inventory(self._source, self._asked.namespaces)
-        await let_go(self._source, self._target, found.parts)
+        await self._let_go(found.parts)
+
+    async def _let_go(self, topics: Collection[TopicName]) -> None:
+        """Delete the subscriptions that held messages: at the target, then at the source. Those at
+        the target include topics that are gone at the source: the state directory has their
+        names."""
+        there = dict.fromkeys([*topics, *self._directory.topics()])
+        await let_go(self._target, list(there))
+        await let_go(self._source, list(topics))
 
     async def _work(self) -> Report:
         await self._cut_over.wait()
@@ -137,7 +148,7 @@ class Migration:
         if is_moved_whole(report):
             # Recorded first, done second: a process after a kill does not start over.
             self._directory.remember(self._asked.model_copy(update={"is_done": True}))
-            await let_go(self._source, self._target, list(self._copies))
+            await self._let_go(self._copies)
         return report
 
     async def _try_cut_over(self) -> Report:
@@ -168,7 +179,8 @@ class Migration:
             changed = [each for each in found.topics if former.get(each.name) != each]
             new = Inventory(found.tenants, found.namespaces, changed)
             if changed or found.namespaces.keys() != self._found.namespaces.keys():
-                found.notes += await create_all(self._target, new, self._clusters)
+                self._left_out |= dict.fromkeys(await create_all(self._target, new, self._clusters))
+            found.notes += self._left_out
             self._found = found
             parts = found.parts
             for topic in set(self._copies) - set(parts):
@@ -234,10 +246,9 @@ class Migration:
 
     def _save(self) -> None:
         for topic, copy in self._copies.items():
-            is_anew = self._restarts[topic] != copy.restarts
-            self._restarts[topic] = copy.restarts
-            if is_anew:
+            if self._restarts[topic] != copy.restarts:
                 self._directory.append(topic, "", anew=True)
+                self._restarts[topic] = copy.restarts
             copy.save(partial(self._directory.append, topic))
 
     # Printed lines

@@ -44,7 +44,7 @@ class PolicyMove:
         """Set and compare everything but messages, topics, schemas and subscriptions.
 
         Raises:
-            BrokerUnreachableError: one of the clusters does not answer.
+            BrokerUnreachableError: one of the clusters does not answer, or refuses.
         """
         for tenant, info in found.tenants.items():
             await self._compare_tenant(tenant, info)
@@ -182,11 +182,15 @@ class PolicyMove:
 
     async def _optional(self, path: str) -> Any:
         """Return the value at a path of the source; None if there is none, or the source does not
-        know the path."""
+        know the path.
+
+        Raises:
+            RequestRefusedError: the source cannot tell now.
+        """
         try:
             return await self._source.get(path)
         except RequestRefusedError as error:
-            if is_refusal(error, 400, 412, 500):
+            if is_refusal(error, 400, 412):
                 return None  # a release that has no such policy
             raise
 

@@ -209,15 +209,17 @@ class PositionMap:
     # The saved form
 
     def unsaved_lines(self) -> str:
-        """Return the runs that have changed since the last call, a line each, to be appended to the
-        file. A line replaces the previous one if both begin at the same place."""
+        """Return the runs that have changed since `all_is_saved`, a line each, to be appended to
+        the file. A line replaces the previous one if both begin at the same place."""
         columns = self._columns()
-        lines = [
+        return "".join(
             " ".join(str(column[at]) for column in columns) + "\n"
             for at in range(self._unsaved, len(self))
-        ]
+        )
+
+    def all_is_saved(self) -> None:
+        """Note that the unsaved lines are in the file."""
         self._unsaved = len(self)
-        return "".join(lines)
 
     def all_is_unsaved(self) -> None:
         """Make the next `unsaved_lines` return everything."""

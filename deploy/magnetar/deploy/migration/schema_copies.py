@@ -142,4 +142,7 @@ async def versions_at(side: Side, topic: TopicName) -> list[dict[str, Any]]:
 
 def comparable(versions: list[dict[str, Any]]) -> list[Any]:
     """Return the parts of the versions that must be the same on both sides."""
-    return [[each["version"], each["type"], each["data"]] for each in versions]
+    return [
+        [each["version"], each["type"], each["data"], each.get("properties") or {}]
+        for each in versions
+    ]

@@ -13,9 +13,12 @@ clients have used since. See docs/operations/migration.md.
 
 import fcntl
 import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,7 +26,7 @@ from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError,
 from magnetar.deploy.migration.positions import PositionMap
 from magnetar.ledger.ports import Disk
 from magnetar.ledger.system import SystemDisk
-from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire import TopicName, TopicNameError
 
 FORMAT: Final = 1
 """Stored on disk, never renumber."""
@@ -119,23 +122,37 @@ class StateDirectory:
         return found
 
     def remember(self, asked: Asked) -> None:
-        """Write the task."""
+        """Write the task.
+
+        Raises:
+            DataDirectoryError: it cannot be written.
+        """
         self._replace("migration.json", asked.model_dump_json(indent=2) + "\n")
 
     def write_report(self, *, text: str, json_text: str) -> None:
-        """Write the report of a comparison."""
+        """Write the report of a comparison.
+
+        Raises:
+            DataDirectoryError: it cannot be written.
+        """
         self._replace("report.txt", text)
         self._replace("report.json", json_text + "\n")
 
     def _replace(self, name: str, text: str) -> None:
-        self._disk.replace_file(str(self.path / name), text.encode())
+        with _writing(self.path / name):
+            self._disk.replace_file(str(self.path / name), text.encode())
 
     # The signal to cut over
 
     def ask_to_cut_over(self) -> None:
-        """Request a cut-over from the process that has the directory."""
-        (self.path / "cut-over").touch()
-        self._disk.sync_directory(str(self.path))
+        """Request a cut-over from the process that has the directory.
+
+        Raises:
+            DataDirectoryError: the request cannot be written.
+        """
+        with _writing(self.path / "cut-over"):
+            (self.path / "cut-over").touch()
+            self._disk.sync_directory(str(self.path))
 
     @property
     def is_cut_over_asked(self) -> bool:
@@ -143,9 +160,14 @@ class StateDirectory:
         return (self.path / "cut-over").exists()
 
     def cut_over_ended(self) -> None:
-        """Remove the request."""
-        (self.path / "cut-over").unlink(missing_ok=True)
-        self._disk.sync_directory(str(self.path))
+        """Remove the request.
+
+        Raises:
+            DataDirectoryError: it cannot be removed.
+        """
+        with _writing(self.path / "cut-over"):
+            (self.path / "cut-over").unlink(missing_ok=True)
+            self._disk.sync_directory(str(self.path))
 
     # Position maps
 
@@ -156,15 +178,44 @@ class StateDirectory:
         except FileNotFoundError:
             return PositionMap()
 
+    def topics(self) -> Sequence[TopicName]:
+        """Return all topics that have a saved map, also those that are gone at the source by now;
+        but none whose name is too long for a file's."""
+        found = []
+        for path in sorted((self.path / "topics").glob("*.runs")):
+            with suppress(TopicNameError):
+                if len(path.stem) <= _NAME_MAX:
+                    found.append(TopicName.parse(unquote(path.stem)))
+        return found
+
     def append(self, topic: TopicName, lines: str, *, anew: bool = False) -> None:
-        """Append lines to a topic's map; `anew` replaces all earlier lines."""
-        with self._runs_path(topic).open("w" if anew else "a", encoding="ascii") as file:
-            file.write(lines)
+        """Append lines to a topic's map; `anew` replaces all earlier lines.
+
+        Raises:
+            DataDirectoryError: they cannot be written; the file is as before, or empty if `anew`.
+        """
+        path = self._runs_path(topic)
+        with _writing(path), path.open("wb" if anew else "ab", buffering=0) as file:
+            size = file.tell()
+            left = memoryview(lines.encode("ascii"))
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                # Later lines must not continue one that is torn.
+                with suppress(OSError):
+                    os.truncate(path, size)
+                raise
 
     def repair(self, topic: TopicName, copied: PositionMap) -> None:
-        """Write a map as a whole: the file may end in a torn line, and contain replaced ones."""
+        """Write a map as a whole: the file may end in a torn line, and contain replaced ones.
+
+        Raises:
+            DataDirectoryError: it cannot be written.
+        """
         copied.all_is_unsaved()
         self.append(topic, copied.unsaved_lines(), anew=True)
+        copied.all_is_saved()
 
     def _runs_path(self, topic: TopicName) -> Path:
         name = quote(str(topic), safe="")
@@ -172,6 +223,18 @@ class StateDirectory:
             digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
             name = f"{name[: _NAME_MAX - _DIGEST]}-{digest}"
         return self.path / "topics" / f"{name}.runs"
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Translate errors of the operating system while a file is written."""
+    try:
+        yield
+    except OSError as error:
+        raise DataDirectoryError(
+            f"cannot write {path}: {error.strerror or error}; free some space, or make the "
+            "directory writable, and start the command again"
+        ) from error
 
 
 def wanted(

@@ -334,10 +334,15 @@ class TopicCopy:
         self._news.set()
 
     def save(self, write: Callable[[str], None]) -> None:
-        """Write the new part of the map, then acknowledge it at the source."""
+        """Write the new part of the map, then acknowledge it at the source.
+
+        Raises:
+            Every error of `write`; the next call writes that part again.
+        """
         lines = self.copied.unsaved_lines()
         if lines:
             write(lines)
+            self.copied.all_is_saved()
         consumer, done = self._consumer, self._done
         if consumer is not None and done is not None and done != self._acked:
             consumer.acknowledge_through(done)

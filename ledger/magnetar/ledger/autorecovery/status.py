@@ -52,9 +52,10 @@ class ItemsReport:
     items: tuple[ItemReport, ...]
     """Reports of the items that were read, in the order of their ledgers."""
     lost: Mapping[int, Sequence[Range]]
-    """Entries that no bookie has, as workers found out, by ledger."""
+    """Entries that no bookie has, as workers found out, by ledger; no ranges if the record cannot
+    be read."""
     unreadable: tuple[str, ...] = ()
-    """Errors about the items that this version does not understand."""
+    """Errors about the items and records that this version does not understand."""
 
     @property
     def bytes_to_copy(self) -> int:
@@ -165,11 +166,8 @@ async def report_items(
             )
             for item in wanted
         ]
-    try:
-        lost = await items.lost()
-    except InvalidLedgerMetadataError as error:
-        lost = {}
-        unreadable.append(str(error))
+    lost, problems = await items.lost()
+    unreadable += problems
     return ItemsReport(len(ids) - gone, tuple(reports), lost, tuple(unreadable))
 
 

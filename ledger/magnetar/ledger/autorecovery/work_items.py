@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from magnetar.ledger.errors import (
     BadVersionError,
-    InvalidLedgerMetadataError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -251,13 +250,15 @@ class WorkItems:
         """
         return _ids_of(await self._children_if_any(parent_path(lost_path(self._root, 0))))
 
-    async def lost(self) -> dict[int, list[Range]]:
-        """Return the entries that are recorded as lost, by ledger.
+    async def lost(self) -> tuple[dict[int, list[Range]], list[str]]:
+        """Return the entries that are recorded as lost, by ledger, and why records cannot be read.
+        A ledger whose record cannot be read has no ranges.
 
         Raises:
-            InvalidLedgerMetadataError, MetadataUnavailableError
+            MetadataUnavailableError
         """
         found: dict[int, list[Range]] = {}
+        problems: list[str] = []
         for ledger_id in await self.lost_ids():
             path = lost_path(self._root, ledger_id)
             try:
@@ -270,11 +271,12 @@ class WorkItems:
                     raise ValueError(f"format {record['format']!r}")
                 found[ledger_id] = [(int(first), int(last)) for first, last in record["ranges"]]
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise InvalidLedgerMetadataError(
+                found[ledger_id] = []
+                problems.append(
                     f"{path}: no record of lost entries: {error!r}. Nothing was changed: delete "
                     f"the node; a worker writes it again if entries are lost"
-                ) from error
-        return found
+                )
+        return found, problems
 
     async def is_disabled(self) -> bool:
         """Return whether an operator switched auto-recovery off.

@@ -277,13 +277,11 @@ class Worker:
         return self._postpone(ledger_id, lock, repaired, postponed)
 
     async def _finish(self, item: WorkItem, repaired: Repaired) -> bool:
-        if repaired.state is RepairState.DELETED:
-            self.metrics.ledgers_deleted += 1
+        is_deleted = repaired.state is RepairState.DELETED
+        self.metrics.ledgers_deleted += is_deleted
         if await self.items.delete(item):
             self.metrics.items_finished += 1
-            _log.info(
-                "ledger_is_replicated", ledger_id=item.ledger_id, deleted=repaired.state.value
-            )
+            _log.info("ledger_is_replicated", ledger_id=item.ledger_id, deleted=is_deleted)
         else:
             self.metrics.items_changed += 1
             self._found.append(item.ledger_id)

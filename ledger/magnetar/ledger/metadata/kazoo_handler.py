@@ -244,12 +244,13 @@ def _connect_tls(
         OSError: there is no connection, or none in time.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     context.check_hostname = check_hostname
     context.verify_mode = ssl.CERT_REQUIRED if verify_certs else ssl.CERT_NONE
     if ca:
         context.load_verify_locations(ca)
-    if certfile and keyfile:
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    if certfile:  # which may hold the key as well
         context.load_cert_chain(certfile=certfile, keyfile=keyfile, password=keyfile_password)
     plain = socket.create_connection(address, timeout_s)
     try:

@@ -21,7 +21,8 @@ class MetadataSettings(BaseModel):
         gt=0,
         le=300,
         description="An operation without an answer by then fails: unavailable if it certainly "
-        "changed nothing, outcome unknown otherwise.",
+        "changed nothing, outcome unknown otherwise. A write without a connection to ZooKeeper "
+        "first waits as long for the connection.",
     )
     connect_timeout_s: float = Field(
         default=10.0, gt=0, le=300, description="Time to reach the store when it is opened."
@@ -53,13 +54,17 @@ class MetadataSettings(BaseModel):
         "nodes that this process creates. Empty = everybody may.",
     )
     zookeeper_tls_ca_file: str = Field(
-        default="", description="ZooKeeper: CA certificates of its servers, PEM. Set it to use TLS."
+        default="",
+        description="ZooKeeper: CA certificates of its servers, PEM; no others are trusted. Set it "
+        "to use TLS.",
     )
     zookeeper_tls_certificate_file: str = Field(
         default="", description="ZooKeeper: client certificate, PEM, if its servers require one."
     )
     zookeeper_tls_key_file: str = Field(
-        default="", description="ZooKeeper: private key of the client certificate, PEM."
+        default="",
+        description="ZooKeeper: private key of the client certificate, PEM. Empty = the file of "
+        "the certificate holds it.",
     )
 
     @model_validator(mode="after")
@@ -71,4 +76,6 @@ class MetadataSettings(BaseModel):
             raise ValueError("zookeeper_user is not of the form user:password")
         if self.zookeeper_tls_certificate_file and not self.zookeeper_tls_ca_file:
             raise ValueError("zookeeper_tls_certificate_file needs zookeeper_tls_ca_file")
+        if self.zookeeper_tls_key_file and not self.zookeeper_tls_certificate_file:
+            raise ValueError("zookeeper_tls_key_file needs zookeeper_tls_certificate_file")
         return self

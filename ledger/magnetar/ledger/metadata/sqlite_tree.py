@@ -21,6 +21,7 @@ failure in the commit has an unknown outcome.
 """
 
 import os
+import re
 import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -96,6 +97,8 @@ _SET_VERSION = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+_LEDGER = re.compile(r"(?P<root>.*)/(?P<ledger>[0-9]{2}/[0-9]{4}/L[0-9]{4}|L[0-9]{10})")
+"""Path of a ledger with a short id, in the hierarchical and in the flat layout."""
 _NOW_S = "CAST(strftime('%s', 'now') AS INTEGER)"
 _CHECKED = struct.Struct(">qq")
 
@@ -171,11 +174,17 @@ class SqliteTree:
                 return False
             if self._number("SELECT 1 FROM deletions WHERE path = ?", path) is not None:
                 return True
-            # Nodes deleted before deletions were recorded: their ids are below the counter of that
-            # time.
-            unrecorded = self._number("SELECT number FROM state WHERE name = ?", "unrecorded_ids")
-        digits = "".join(filter(str.isdigit, path))
-        return bool(unrecorded and digits and int(digits) < unrecorded)
+            return self._is_unrecorded_ledger(path)
+
+    def _is_unrecorded_ledger(self, path: str) -> bool:
+        """Return whether a missing node is that of a ledger which may have been deleted before
+        deletions were recorded: its id is below the counter of that time."""
+        found = _LEDGER.fullmatch(path)
+        if found is None or not self._is_taken(f"{found['root']}/idgen"):
+            return False
+        unrecorded = self._number("SELECT number FROM state WHERE name = ?", "unrecorded_ids")
+        ledger_id = int("".join(filter(str.isdecimal, found["ledger"])))
+        return unrecorded is not None and ledger_id < unrecorded
 
     def version(self, path: str) -> int | None:
         with self._translated():

@@ -93,8 +93,10 @@ class MetadataStore(Protocol):
 
     Every call may raise `MetadataUnavailableError` when the store does not answer within the
     operation timeout of the settings, and `InvalidPathError` for a path that breaks the rules.
-    Every write may raise `UnknownOutcomeError`. After `close` every call raises
-    `MetadataUnavailableError`.
+    Every write may raise `UnknownOutcomeError`. A write without a connection waits up to one
+    operation timeout for it, then up to another one for the answer: a write that is sent with
+    little time left would only turn "unavailable" into "outcome unknown". After `close` every call
+    raises `MetadataUnavailableError`.
     """
 
     @property

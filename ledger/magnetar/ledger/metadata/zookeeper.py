@@ -5,9 +5,9 @@ futures, with few system calls (`kazoo_handler.py`); nothing here blocks. What t
 kazoo:
 
 - Time limits: kazoo queues calls without limit while the server is away. Here a write waits for
-  the connection first; if none comes, nothing was sent and nothing was changed. Once the write is
-  sent, anything but a clear answer makes its outcome unknown. Reads are repeated until the
-  operation timeout.
+  the connection first, up to one operation timeout; if none comes, nothing was sent and nothing was
+  changed. Once the write is sent, anything but a clear answer within another operation timeout
+  makes its outcome unknown. Reads are repeated until the operation timeout.
 - Order: one connection serves all requests of a handle in the order of the calls. After an unknown
   outcome the next read asks the server to catch up with its leader first (`sync`), so that "read
   again and compare" cannot read a follower that has not seen the write yet.

@@ -1,15 +1,18 @@
 """Objects as files of one directory: for tests, for a single machine, for a mounted file system.
 
 An object is written to a temporary file, synced, and renamed, and the directory is synced: a
-confirmed object survives a power failure (rule 10.1). File names have at most 255 bytes, which
-bounds each part of a key between slashes here.
+confirmed object survives a power failure (rule 10.1). A process that is killed leaves its temporary
+files; a listing removes those that were not written to for a day. File names have at most 255
+bytes, which bounds each part of a key between slashes here.
 """
 
 import asyncio
 import errno
 import os
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -21,14 +24,18 @@ from magnetar.ledger.errors import (
     ObjectStoreUnavailableError,
 )
 from magnetar.ledger.offloading.object_store import ObjectTail, StoredObject, is_key
-from magnetar.ledger.system import SystemDisk
+from magnetar.ledger.system import SystemClock, SystemDisk
 
 T = TypeVar("T")
 
 _DISK = SystemDisk()
+_CLOCK = SystemClock()
 
 _ASIDE = ".writing-"
 """Prefix of the names of files that are being written; a listing skips them."""
+_ASIDE_KEPT_MS = 24 * 3600 * 1000
+"""Time since the last write, in ms, after which a file that is being written counts as left behind.
+A write that is still going on then fails, and can be repeated."""
 
 _WRITE_BYTES = 4 << 20
 """Bytes that a thread writes at a time: one copy has twice this in memory."""
@@ -50,17 +57,18 @@ class DirectoryStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        # No process id: in a container it is the same after each start.
+        self._token = f"{random.SystemRandom().getrandbits(64):016x}"
         self._writes = 0
 
     async def put(self, key: str, pieces: AsyncIterator[bytes], *, expected_bytes: int = 0) -> int:
         path = self._path(key)
-        self._writes += 1
-        aside = path.with_name(f"{_ASIDE}{os.getpid()}-{self._writes}")
-        file = _AsideFile(await self._run(key, partial(_open_aside, aside)))
+        file = _AsideFile(self._aside(path))
         size = written = 0
         waiting: list[bytes] = []
         writing: asyncio.Future[None] | None = None
         try:
+            await self._run(key, file.open)
             # Earlier pieces are written while the next ones are made.
             async for piece in pieces:
                 waiting.append(piece)
@@ -75,12 +83,12 @@ class DirectoryStore:
                 await writing
             await self._run(key, partial(file.write, waiting))
             await self._run(key, file.sync)
-            await self._run(key, partial(_rename, aside, path))
+            await self._run(key, partial(_rename, file.path, path))
         except BaseException:
             if writing is not None:
                 writing.cancel()
                 await asyncio.gather(writing, return_exceptions=True)
-            await asyncio.shield(self._run(key, partial(aside.unlink, missing_ok=True)))
+            await asyncio.shield(self._run(key, file.give_up))
             raise
         finally:
             # After the write that a thread may still be in, even if the caller was cancelled.
@@ -89,9 +97,7 @@ class DirectoryStore:
 
     async def create(self, key: str, body: bytes) -> bool:
         path = self._path(key)
-        self._writes += 1
-        aside = path.with_name(f"{_ASIDE}{os.getpid()}-{self._writes}")
-        return await self._run(key, partial(_create, aside, path, body))
+        return await self._run(key, partial(_create, self._aside(path), path, body))
 
     async def get(self, key: str, start: int, end: int) -> bytes:
         data = await self._run(key, partial(_read, self._path(key), start, end))
@@ -121,6 +127,11 @@ class DirectoryStore:
     async def close(self) -> None:
         pass
 
+    def _aside(self, path: Path) -> Path:
+        """Return the path of a new temporary file beside an object's."""
+        self._writes += 1
+        return path.with_name(f"{_ASIDE}{self._token}-{self._writes}")
+
     def _path(self, key: str) -> Path:
         parts = key.split("/")
         if not is_key(key) or any(part.startswith(_ASIDE) for part in parts):
@@ -139,28 +150,45 @@ class DirectoryStore:
 
 
 class _AsideFile:
-    """A file that is written in threads. A write may continue after its caller was cancelled. The
+    """A file that is written in threads. A call may continue after its caller was cancelled. The
     descriptor is closed only after the write, since another file may then get its number."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
         self._lock = threading.Lock()
         self._is_closed = False
+        self._is_given_up = False
+
+    def open(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._descriptor = _open_aside(self.path)
+        if self._is_given_up:
+            self.path.unlink(missing_ok=True)
 
     def write(self, pieces: Sequence[bytes]) -> None:
         with self._lock:
-            if not self._is_closed:  # else the object was given up
+            if self._descriptor is not None:  # else the object was given up
                 _write_all(self._descriptor, b"".join(pieces))
 
     def sync(self) -> None:
         with self._lock:
-            if not self._is_closed:
+            if self._descriptor is not None:
                 os.fsync(self._descriptor)
+
+    def give_up(self) -> None:
+        """Remove the file, without waiting for a write; one that is being opened goes after
+        that."""
+        self._is_given_up = True
+        self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            os.close(self._descriptor)
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def _open_aside(path: Path) -> int:
@@ -229,12 +257,16 @@ def _found(root: Path, prefix: str) -> Iterator[StoredObject]:
         for name in names:
             path = Path(folder, name)
             key = path.relative_to(root).as_posix()
-            if name.startswith(_ASIDE) or not key.startswith(prefix):
+            is_aside = name.startswith(_ASIDE)
+            if not is_aside and not key.startswith(prefix):
                 continue
             try:
                 stat = path.stat()
             except FileNotFoundError:
                 continue  # deleted meanwhile
+            if is_aside:
+                _remove_left_behind(path, root, stat)
+                continue
             yield StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
 
@@ -250,6 +282,19 @@ def _delete(path: Path, root: Path) -> None:
     if path.is_dir():
         return  # The folder of other objects, not an object itself.
     path.unlink(missing_ok=True)
+    _remove_empty_folders(path, root)
+
+
+def _remove_left_behind(aside: Path, root: Path, stat: os.stat_result) -> None:
+    """Delete a temporary file whose writer is gone, and directories that are empty then."""
+    if _CLOCK.wall_ms() - stat.st_mtime_ns // 1_000_000 < _ASIDE_KEPT_MS:
+        return
+    with suppress(OSError):  # perhaps a process that may only read
+        aside.unlink()
+        _remove_empty_folders(aside, root)
+
+
+def _remove_empty_folders(path: Path, root: Path) -> None:
     for folder in path.parents:
         if folder == root:
             return

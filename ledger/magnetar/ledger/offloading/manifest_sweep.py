@@ -171,10 +171,14 @@ class ManifestSweep:
         key, parsed = found.keys[-1]
         try:
             path = parsed.log if parsed.log is not None else await self._ask(key)
-            node = await self._store.get(path)
+            try:
+                node = await self._store.get(path)
+            except NoNodeError:
+                # A store of one file can lose a node; the manifest may then restore it.
+                if await self._store.is_gone(path):
+                    return _GONE
+                raise
             metadata = LogMetadata.from_json(node.value, path=path)
-        except NoNodeError:
-            return _GONE
         except (LedgerError, InvalidPathError) as error:
             log.warning("manifest_undecided", key=key, error=str(error))
             return None

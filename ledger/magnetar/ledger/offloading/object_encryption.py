@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from magnetar.ledger.errors import ObjectKeyError
+from magnetar.ledger.errors import ObjectKeyError, ObjectKeyReusedError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -125,8 +125,15 @@ class RunCipher:
         """Encrypt the block of the next run; the result is longer by the tag.
 
         `head`: the bytes of the run before its block, which stay readable.
+
+        Raises:
+            ObjectKeyReusedError: a run of this number, or a later one, was encrypted before.
         """
-        assert number >= self._next, f"run {number} was encrypted before"
+        if number < self._next:
+            raise ObjectKeyReusedError(
+                f"run {number} was encrypted before with the data key of this object: nothing was "
+                "written; report this, the next attempt uses another key"
+            )
         self._next = number + 1
         return self._key.encrypt(_RUN_NONCE.pack(number), block, head + self._identity)
 

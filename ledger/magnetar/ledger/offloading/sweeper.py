@@ -49,7 +49,7 @@ class SweepCounts:
     pinned: int = 0
     """Objects that a backup names but no log does, and whose grace is over."""
     undecided: int = 0
-    """Objects whose logs could not be read."""
+    """Objects whose logs could not be read, or are missing without a record of their deletion."""
     foreign: int = 0
     """Keys that belong to no ledger."""
     put_off: int = 0
@@ -189,9 +189,13 @@ class Sweeper:
         determined."""
         try:
             path = found.log if found.log is not None else await self._ask(key, found)
-            node = await self._store.get(path)
-        except NoNodeError:
-            return set()  # the log was deleted
+            try:
+                node = await self._store.get(path)
+            except NoNodeError:
+                # A store of one file can lose a node; these objects may then be the only copies.
+                if await self._store.is_gone(path):
+                    return set()
+                raise
         except (LedgerError, InvalidPathError) as error:
             log.warning("object_undecided", key=key, error=str(error))
             return None

@@ -37,7 +37,7 @@ async def test_a07_lost_entries_are_an_alarm_and_not_a_hot_loop(healing: Healing
         await healing.until(lambda: worker.metrics.items_deferred == 1)
         assert worker.metrics.lost_entries == {metadata.ledger_id: [(20, 24)]}
         assert worker.metrics.lost_ledgers == 1
-        assert await healing.items.lost() == {metadata.ledger_id: [(20, 24)]}
+        assert await healing.items.lost() == ({metadata.ledger_id: [(20, 24)]}, [])
         await asyncio.sleep(0.3)
         assert worker.metrics.items_taken == 1
         assert await healing.items.read(metadata.ledger_id) is not None
@@ -88,7 +88,7 @@ async def test_a_loss_that_was_none_is_forgotten(healing: Healing) -> None:
         await healing.store_good(metadata, each, 20, b"!")
     async with healing.worker() as worker:
         await healing.until_no_items(worker)
-    assert await healing.items.lost() == {}
+    assert await healing.items.lost() == ({}, [])
     await healing.check_whole(metadata.ledger_id, [*PAYLOADS, b"!"])
 
 

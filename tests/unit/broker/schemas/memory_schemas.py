@@ -23,6 +23,8 @@ class MemoryNodes:
 
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[bytes, int]] = {}
+        self.lost: set[str] = set()
+        """Paths of nodes that nobody deleted, and that are missing from a store of one file."""
         self.lost_replies = 0
         """So many writes are done, and nobody hears of it."""
 
@@ -60,7 +62,7 @@ class MemoryNodes:
     records_deletions = False
 
     async def is_gone(self, path: str) -> bool:
-        return path not in self.nodes
+        return path not in self.nodes and path not in self.lost
 
     async def catch_up(self) -> None:
         """Do nothing: the store is never behind."""

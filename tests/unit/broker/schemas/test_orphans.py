@@ -50,6 +50,13 @@ async def test_a_ledger_is_in_use_while_the_record_names_it_deleted_or_not() -> 
     assert not await is_referred(ledger(1, schema=PATH))
 
 
+async def test_a_ledger_whose_record_was_lost_is_kept() -> None:
+    nodes = MemoryNodes()
+    nodes.lost.add(PATH)
+    with pytest.raises(OwnerUnclearError, match="bring it back from a backup"):
+        await schema_refers(cast(MetadataStore, nodes))(ledger(1, schema=PATH))
+
+
 async def test_what_cannot_be_understood_is_kept() -> None:
     nodes = MemoryNodes()
     is_referred = schema_refers(cast(MetadataStore, nodes))

@@ -129,6 +129,8 @@ def test_a_map_is_saved_by_appending_what_has_changed() -> None:
     found = copied((5, 0, 90, 0, 10))
     file = found.unsaved_lines()
     assert file == "5 0 90 0 10 10\n"
+    assert found.unsaved_lines() == file, "until it is saved"
+    found.all_is_saved()
     assert found.unsaved_lines() == ""
     found.add(Position(5, 10), Position(90, 10), 7)
     found.add(Position(6, 0), Position(90, 11), 1)
@@ -151,6 +153,5 @@ def test_what_is_behind_a_torn_or_impossible_line_is_left_out(torn: str) -> None
 
 def test_a_map_that_is_begun_anew_is_empty() -> None:
     found = copied((5, 0, 90, 0, 10))
-    found.unsaved_lines()
     found.clear()
     assert (found.last, found.entries, found.unsaved_lines()) == (None, 0, "")

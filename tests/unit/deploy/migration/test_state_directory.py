@@ -1,4 +1,5 @@
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,44 @@ def test_a_position_map_is_there_after_a_restart(directory: StateDirectory) -> N
     for entry_id in range(3):
         copied.add(Position(1, entry_id), Position(9, entry_id), 1)
         directory.append(TOPIC, copied.unsaved_lines())
+        copied.all_is_saved()
     directory.append(TOPIC, "1 0 9")  # torn
     again = StateDirectory(directory.path).load(TOPIC)
     assert again.last == copied.last
     directory.repair(TOPIC, again)
     (file,) = (directory.path / "topics").iterdir()
     assert file.read_text() == "1 0 9 0 3 3\n"
+
+
+def test_a_full_disk_is_told_and_leaves_what_was_saved_before(directory: StateDirectory) -> None:
+    directory.append(TOPIC, "1 0 9 0 3 3\n")
+    (file,) = (directory.path / "topics").iterdir()
+    other = TopicName.parse("persistent://public/default/other")
+    (file.parent / "persistent%3A%2F%2Fpublic%2Fdefault%2Fother.runs").symlink_to("/dev/full")
+    with pytest.raises(DataDirectoryError, match="No space left on device; free some space"):
+        directory.append(other, "2 0 9 0 3 3\n")
+    assert file.read_text() == "1 0 9 0 3 3\n"
+
+
+class _FullDisk(SystemDisk):
+    def replace_file(self, path: str, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def sync_directory(self, path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda directory: directory.remember(Asked.model_validate(GIVEN)),
+        lambda directory: directory.write_report(text="", json_text=""),
+        lambda directory: directory.ask_to_cut_over(),
+        lambda directory: directory.cut_over_ended(),
+    ],
+)
+def test_every_write_that_fails_is_told(
+    tmp_path: Path, write: Callable[[StateDirectory], None]
+) -> None:
+    with pytest.raises(DataDirectoryError, match=str(tmp_path)):
+        write(StateDirectory(tmp_path, _FullDisk()))

@@ -14,7 +14,7 @@ from magnetar.ledger.autorecovery.status import (
     lock_holder,
     report_status,
 )
-from magnetar.ledger.autorecovery.work_items import WorkItems
+from magnetar.ledger.autorecovery.work_items import WorkItems, lost_path
 from magnetar.ledger.errors import InvalidLedgerMetadataError
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -124,6 +124,16 @@ async def test_an_item_of_a_ledger_that_is_gone_or_not_understood_is_listed_all_
     assert len(status.items.unreadable) == 1
     assert await lock_holder(store, 5) == "worker-9"
     assert await lock_holder(store, 6) == ""
+
+
+async def test_an_unreadable_record_of_lost_entries_hides_no_other(store: MetadataStore) -> None:
+    items = WorkItems(store, clock=SystemClock(), random=random.Random(1))
+    await items.note_lost(5, [(2, 3)])
+    await store.create(lost_path("/ledgers", 6), b"not ours")
+    await store.create(lost_path("/ledgers", 7), b'{"format":1}')
+    status = await status_of(store)
+    assert status.items.lost == {5: [(2, 3)], 6: [], 7: []}
+    assert len(status.items.unreadable) == 2
 
 
 async def test_a_delay_is_kept_and_may_be_left_to_the_settings_again(store: MetadataStore) -> None:

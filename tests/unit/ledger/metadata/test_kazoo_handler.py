@@ -8,6 +8,8 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from magnetar.ledger.metadata.kazoo_handler import BatchingHandler, CallsToLoop
 from magnetar.ledger.metadata.server_patience import ServerPatience
+from tests.certificates import Authority
 
 WAIT_S = 10.0
 """Nothing that a test waits for takes this long, unless it never comes."""
@@ -88,6 +91,79 @@ def test_tries_to_connect_by_tls_that_fail_leave_no_socket_open(
             connect_by_tls(handler, address)
         gc.collect()
     assert [str(each.message) for each in told] == []
+
+
+class TlsServer:
+    """Accepts one connection, and asks for a certificate that `authority` signed."""
+
+    def __init__(self, listening: socket.socket, authority: Authority) -> None:
+        self.address = listening.getsockname()
+        self.names: list[str] = []
+        """Of the clients whose certificates were accepted."""
+        self._listening = listening
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(*authority.issue("server"))
+        self._context.load_verify_locations(authority.path)
+        self._context.verify_mode = ssl.CERT_OPTIONAL
+        self._accepting = threading.Thread(target=self._accept)
+
+    def __enter__(self) -> "TlsServer":
+        self._accepting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._accepting.join(WAIT_S)
+
+    def _accept(self) -> None:
+        plain, _ = self._listening.accept()
+        with suppress(OSError), self._context.wrap_socket(plain, server_side=True) as there:
+            found: Any = there.getpeercert() or {}
+            self.names += [value for ((_, value),) in found.get("subject", ())]
+
+
+def connect_securely(
+    handler: BatchingHandler, server: TlsServer, ca: Path, certificate: Path | None = None
+) -> None:
+    """Connect by TLS; `certificate` holds the key as well."""
+    handler.create_connection(
+        address=server.address,
+        hostname="localhost",
+        timeout=WAIT_S,
+        use_ssl=True,
+        keyfile=None,
+        certfile=None if certificate is None else str(certificate),
+        ca=str(ca),
+        keyfile_password=None,
+        verify_certs=True,
+        check_hostname=True,
+    ).close()
+
+
+def test_authorities_of_the_system_are_not_trusted_beside_the_given_ones(
+    handler: BatchingHandler,
+    server: socket.socket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_system, own = Authority(tmp_path, "system"), Authority(tmp_path, "own")
+    monkeypatch.setenv("SSL_CERT_FILE", str(of_system.path))
+    with (
+        TlsServer(server, of_system) as other,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
+        connect_securely(handler, other, own.path)
+
+
+def test_a_certificate_in_one_file_with_its_key_is_presented(
+    handler: BatchingHandler, server: socket.socket, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("client")
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
+    with TlsServer(server, authority) as found:
+        connect_securely(handler, found, authority.path, both)
+    assert found.names == ["client"]
 
 
 def test_what_was_read_ahead_is_ready_without_a_look(

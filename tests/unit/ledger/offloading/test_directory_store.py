@@ -87,6 +87,75 @@ async def test_a_write_that_was_given_up_ends_before_its_descriptor_is_another_f
     assert files_in(tmp_path) == []
 
 
+async def test_a_put_that_is_cancelled_while_its_file_is_opened_leaves_nothing(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on, opened = threading.Event(), threading.Event(), list[int]()
+    really = directory_store._open_aside
+
+    def slow(path: Path) -> int:
+        began.set()
+        goes_on.wait()
+        opened.append(really(path))
+        return opened[0]
+
+    def is_closed() -> bool:
+        try:
+            os.fstat(opened[0])
+        except OSError:
+            return True
+        return False
+
+    monkeypatch.setattr(directory_store, "_open_aside", slow)
+    putting = asyncio.ensure_future(store.put("a/1", pieces(b"one")))
+    await asyncio.to_thread(began.wait)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    goes_on.set()
+    await until(lambda: bool(opened) and is_closed() and not files_in(tmp_path))
+
+
+async def test_a_file_of_a_killed_process_with_the_same_id_is_in_nobodys_way(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    folder = tmp_path / "objects" / "a"
+    folder.mkdir(parents=True)
+    for number in (1, 2):
+        (folder / f".writing-{os.getpid()}-{number}").touch()
+    await store.put("a/1", pieces(b"one"))
+    assert await store.create("a/2", b"two")
+    assert await keys(store) == ["a/1", "a/2"]
+
+
+async def test_two_stores_write_below_one_directory_at_the_same_time(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    async def nested() -> AsyncIterator[bytes]:
+        yield b"one"
+        await DirectoryStore(tmp_path / "objects").put("a/2", pieces(b"two"))
+
+    await store.put("a/1", nested())
+    assert await keys(store) == ["a/1", "a/2"]
+
+
+async def test_a_listing_removes_files_of_writes_that_ended_long_ago_and_their_folders(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    root = tmp_path / "objects"
+    names = ["a/.writing-1-1", "b/.writing-1-1", "b/.writing-1-2"]
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    await store.put("c/1", pieces(b"one"))
+    for name in names[:2]:
+        at_s = (root / name).stat().st_mtime - directory_store._ASIDE_KEPT_MS // 1000 - 1
+        os.utime(root / name, (at_s, at_s))
+    assert await keys(store) == ["c/1"]
+    assert sorted(each.name for each in root.iterdir()) == ["b", "c"]
+    assert files_in(root / "b") == [root / names[2]]
+
+
 async def test_an_object_is_not_listed_before_it_is_whole(store: DirectoryStore) -> None:
     seen: list[list[str]] = []
 

@@ -115,6 +115,14 @@ async def test_manifests_of_a_deleted_log_go(tmp_path: Path) -> None:
     assert await swept.sweep_out() == [kept]
 
 
+async def test_manifests_of_a_log_whose_node_was_lost_stay(tmp_path: Path) -> None:
+    swept = Swept(tmp_path)
+    keys = [await swept.add(FLIGHTS, 4, 3), await swept.add(FLIGHTS, 5, 4)]
+    swept.nodes.lost.add(FLIGHTS)
+    assert await swept.sweep_out() == keys
+    assert (await swept.sweep()).undecided == 2
+
+
 async def test_a_log_of_the_same_name_loses_the_manifest_of_the_former_one_only(
     tmp_path: Path,
 ) -> None:

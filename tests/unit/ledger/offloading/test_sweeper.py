@@ -93,6 +93,20 @@ async def test_what_no_log_names_is_deleted_in_a_pass_after_the_grace(world: Wor
     assert await world.left() == 1
 
 
+async def test_objects_of_a_log_whose_node_was_lost_stay_and_those_of_a_deleted_one_go(
+    world: World,
+) -> None:
+    await world.put(3)
+    del world.nodes.nodes["/log"]
+    world.nodes.lost.add("/log")
+    assert await world.sweep() == SweepCounts(objects=3, undecided=3)
+    assert await world.sweep() == SweepCounts(objects=3, undecided=3)
+    assert await world.left() == 3
+    world.nodes.lost.clear()
+    await world.sweep()
+    assert (await world.sweep()).deleted == 3
+
+
 @pytest.mark.parametrize(("unnamed", "put_off"), [(LIMIT, 0), (LIMIT + 1, 1)])
 async def test_beyond_the_limit_unnamed_objects_wait_for_later_passes(
     world: World, unnamed: int, put_off: int

@@ -26,7 +26,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import NoNodeError, NoSuchLedgerError, OwnerUnclearError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.orphans import IsReferred
+from magnetar.ledger.orphans import IsReferred, owner_value
 from magnetar.ledger.position import Position
 
 
@@ -204,7 +204,8 @@ def compaction_refers(store: MetadataStore) -> IsReferred:
         log = metadata.custom_metadata.get("log")
         if log is None:
             raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which log it is of")
-        return await named_ledger(store, log) == metadata.ledger_id
+        value = await owner_value(store, cursor_path(log, CURSOR))
+        return value is not None and _ledger_in(value, log) == metadata.ledger_id
 
     return is_referred
 
@@ -216,12 +217,22 @@ async def named_ledger(store: MetadataStore, log: str) -> int:
         OwnerUnclearError: the stored record cannot be read.
         MetadataError: the metadata store cannot be reached.
     """
-    path = cursor_path(log, CURSOR)
     try:
-        node = decode_node((await store.get(path)).value, path=path)
-        record = record_in(node.properties, of=log)
+        value = (await store.get(cursor_path(log, CURSOR))).value
     except NoNodeError:
-        return NO_LEDGER  # Never compacted, or the topic was deleted.
+        return NO_LEDGER  # never compacted, or the topic was deleted
+    return _ledger_in(value, log)
+
+
+def _ledger_in(value: bytes, log: str) -> int:
+    """Return the compacted ledger that the value of a compaction cursor names, or NO_LEDGER.
+
+    Raises:
+        OwnerUnclearError: the value cannot be read.
+    """
+    try:
+        node = decode_node(value, path=cursor_path(log, CURSOR))
+        record = record_in(node.properties, of=log)
     except (CursorError, UnreadableRecordError) as error:
         raise OwnerUnclearError(f"the compaction of {log}: {error}") from error
     return NO_LEDGER if record is None else record.ledger_id

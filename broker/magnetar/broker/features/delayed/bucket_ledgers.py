@@ -17,7 +17,7 @@ from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError, 
 from magnetar.ledger.ledger_metadata import LedgerMetadata
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
-from magnetar.ledger.orphans import IsReferred
+from magnetar.ledger.orphans import IsReferred, owner_value
 from magnetar.ledger.reader import LedgerReader
 
 _log = structlog.get_logger()
@@ -182,12 +182,11 @@ def delayed_index_refers(store: MetadataStore) -> IsReferred:
         path = metadata.custom_metadata.get("log")
         if path is None:
             raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which log it is of")
+        value = await owner_value(store, path)
+        if value is None:
+            return False  # the topic was deleted
         try:
-            node = await store.get(path)
-        except NoNodeError:
-            return False  # The topic was deleted.
-        try:
-            buckets = buckets_in(LogMetadata.from_json(node.value, path=path).properties, of=path)
+            buckets = buckets_in(LogMetadata.from_json(value, path=path).properties, of=path)
         except BrokerPersistenceError as error:
             raise OwnerUnclearError(str(error)) from error
         return any(each.ledger_id == metadata.ledger_id for each in buckets)

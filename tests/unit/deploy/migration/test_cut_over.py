@@ -1,0 +1,137 @@
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pytest
+
+from magnetar.deploy.migration import cut_over
+from magnetar.deploy.migration.creating import Inventory
+from magnetar.deploy.migration.cut_over import CutOver, is_moved_whole
+from magnetar.deploy.migration.positions import PositionMap
+from magnetar.deploy.migration.report import Report
+from magnetar.deploy.migration.schema_copies import SchemaCopies
+from magnetar.deploy.migration.selection import Clusters, TopicPlan
+from magnetar.deploy.migration.sides import Side
+from magnetar.deploy.migration.subscriptions import HOLD
+from magnetar.deploy.migration.topic_copy import TopicCopy
+from magnetar.ledger.position import Position
+from magnetar.sdk.wire import TopicName
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+CLUSTERS = Clusters("east", "west", frozenset({"west"}))
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_over, "LOOK_S", 0.0)
+
+
+class Cluster:
+    """A cluster with one topic of one entry, over HTTP."""
+
+    def __init__(self) -> None:
+        self.producers: list[str] = []
+        self.left = 0
+        """Entries that are not copied."""
+        self.on_ask: Callable[[str], None] = lambda _: None
+        """Called with the path of each request, before it is answered."""
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        self.on_ask(path)
+        if path.endswith("/internalStats"):
+            return {"numberOfEntries": 1}
+        if path.endswith("/stats"):
+            publishers = [{"producerName": each} for each in self.producers]
+            return {"publishers": publishers, "subscriptions": {HOLD: {"msgBacklog": self.left}}}
+        return None
+
+    async def settings(self) -> Mapping[str, str]:
+        return {}
+
+
+class Copy:
+    """The copy of the topic."""
+
+    topic = TOPIC
+    problem = ""
+    is_idle = True
+
+    def __init__(self) -> None:
+        self.copied = PositionMap()
+        self.copied.add(Position(5, 0), Position(90, 0), 1)
+
+
+class Schemas:
+    def __init__(self) -> None:
+        self.on_copy: Callable[[], None] = lambda: None
+
+    async def copy(self, topic: TopicName) -> Mapping[bytes, bytes]:
+        self.on_copy()
+        return {}
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.source = Cluster()
+        self.schemas = Schemas()
+        self.said: list[str] = []
+
+    async def run(self) -> Report:
+        return await CutOver(
+            cast(Side, self.source),
+            cast(Side, Cluster()),
+            CLUSTERS,
+            Inventory(topics=[TopicPlan(TOPIC)]),
+            [cast(TopicCopy, Copy())],
+            cast(SchemaCopies, self.schemas),
+            self.said.append,
+        ).run()
+
+
+async def test_a_source_without_clients_is_moved_whole() -> None:
+    scene = Scene()
+    report = await scene.run()
+    assert is_moved_whole(report)
+    assert not report.differs()
+
+
+async def test_a_producer_that_comes_back_while_the_rest_is_copied_is_waited_for() -> None:
+    scene = Scene()
+    asked = 0
+
+    def on_ask(path: str) -> None:
+        nonlocal asked
+        if path.endswith("/stats"):
+            asked += 1
+            # The first question is for clients, the second for what is copied.
+            scene.source.producers = ["p"] if asked in (2, 3, 4) else []
+
+    scene.source.on_ask = on_ask
+    assert is_moved_whole(await scene.run())
+    (line,) = [each for each in scene.said if each.startswith("waiting")]
+    assert line == f"waiting for clients to leave the source: producer p of {TOPIC}"
+
+
+async def test_a_producer_that_comes_back_before_the_comparison_ends_keeps_messages_held() -> None:
+    scene = Scene()
+    scene.schemas.on_copy = lambda: scene.source.producers.append("p")
+    report = await scene.run()
+    assert not is_moved_whole(report)
+    (found,) = report.differences
+    assert (found.kind, found.name) == ("topic", f"{TOPIC} clients")
+    assert found.source == [f"producer p of {TOPIC}"]
+    assert any("repeat --cut-over" in each for each in report.notes)
+
+
+async def test_an_entry_that_comes_before_the_comparison_ends_keeps_messages_held() -> None:
+    scene = Scene()
+
+    def on_ask(path: str) -> None:
+        if path.endswith("/retention"):  # policies come after messages
+            scene.source.left = 1
+
+    scene.source.on_ask = on_ask
+    report = await scene.run()
+    assert not is_moved_whole(report)
+    assert [(each.kind, each.name) for each in report.differences] == [
+        ("messages", f"{TOPIC} left")
+    ]

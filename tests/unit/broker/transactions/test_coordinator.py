@@ -1,6 +1,7 @@
 """A coordinator on its log: what is durable when, and what the next owner carries out."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -233,6 +234,47 @@ async def test_a_wall_clock_that_is_set_back_lets_no_transaction_stay_open() -> 
     clock.now_s += 0.03
     await until(lambda: told.ends == [("a", txn, False)])
     coordinator.close()
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_a_commit_that_comes_right_after_the_timer_is_not_aborted(turns: int) -> None:
+    log, told, clock = Log(), Told(), HandClock()
+    coordinator = await owner(log, told, clock=clock)
+    txn = await coordinator.begin(10_000)
+    await coordinator.join(txn, ["a"])
+    clock.now_s += 10
+    coordinator._on_timer()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await coordinator.end(txn, commits=True)
+    await until(lambda: not coordinator._tasks, "the timeouts are dealt with")
+    assert statuses_in(log) == ["committing", "committed"]
+    assert coordinator.counters.timed_out == 0
+    coordinator.close()
+
+
+async def test_a_begin_does_not_start_further_timeouts_while_some_are_decided() -> None:
+    class Stuck(Place):
+        def append(self, record: Record) -> None:
+            if b"aborting" in record.payloads[0]:
+                self.log.entries.append(record.payloads[0])  # and it is never durable
+            else:
+                super().append(record)
+
+    log, clock = Log(), HandClock()
+    coordinator = Coordinator(2, cast(Topic, Stuck(log)), Told(), WIDE, clock)
+    for _ in range(60):
+        await coordinator.begin(10_000)
+    clock.now_s += 10
+    coordinator._on_timer()
+    await coordinator.begin(10_000)
+    await settle()
+    assert statuses_in(log) == ["aborting"] * 50
+    coordinator.close()
+
+
+def statuses_in(log: Log) -> list[str]:
+    return [record["status"] for record in map(json.loads, log.entries) if "status" in record]
 
 
 async def test_what_was_begun_by_a_clock_ahead_has_its_timeout_at_the_next_owner() -> None:

@@ -97,12 +97,19 @@ class Revoking:
             is_concerned = _concerning(tuple(changed))
             self._unread = ""
             for connection in list(self._connections()):
-                await self._look_at(connection, is_concerned)
+                try:
+                    await self._look_at(connection, is_concerned)
+                except Exception as error:  # noqa: BLE001 - the others must be checked too
+                    _log.exception("rights_not_checked")
+                    self._unread = repr(error)
                 await asyncio.sleep(0)
             try:
                 await self._check_sessions(is_concerned)
             except BrokerMetadataError as error:
                 self._unread = str(error)
+            except Exception as error:  # noqa: BLE001 - checked again below
+                _log.exception("rights_not_checked")
+                self._unread = repr(error)
             if self._unread:
                 _log.warning("rights_not_read", error=self._unread)
                 self._changed = {**changed, **self._changed}

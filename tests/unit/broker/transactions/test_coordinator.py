@@ -19,7 +19,7 @@ from magnetar.broker.features.transactions.errors import (
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.topic_log import Record
 from magnetar.broker.topic import Topic
-from magnetar.ledger.errors import LogFencedError
+from magnetar.ledger.errors import LedgerWriteError, LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
@@ -321,6 +321,42 @@ async def test_records_before_a_snapshot_are_not_needed() -> None:
     await second.end(txn, commits=True)
     await second.end(done, commits=True)
     second.close()
+
+
+async def test_a_snapshot_that_is_not_stored_is_written_again_after_the_next_record() -> None:
+    class Rotating(Log):
+        rotations = 0
+
+        async def rotate(self) -> None:
+            self.rotations += 1
+
+        async def unlist(self, before: Position) -> None: ...
+
+        async def delete_unlisted(self) -> None: ...
+
+    class Forgetting(Place):
+        refuses = True
+
+        def append(self, record: Record) -> None:
+            if self.refuses and b"snapshot" in record.payloads[0]:
+                record.on_failed(LedgerWriteError("no bookies"))
+            else:
+                super().append(record)
+
+    log = Rotating()
+    place = Forgetting(log)
+    settings = SETTINGS.model_copy(update={"transaction_log_records": 3})
+    coordinator = Coordinator(2, cast(Topic, place), Told(), settings, HandClock())
+    for rotations in (0, 0, 1, 2):
+        await coordinator.begin(10_000)
+        await until(lambda: coordinator._compacting is None)
+        assert log.rotations == rotations
+    place.refuses = False
+    await coordinator.begin(10_000)
+    await until(lambda: coordinator._compacting is None)
+    assert json.loads(log.entries[-1])["kind"] == "snapshot"
+    assert coordinator._records == 0
+    coordinator.close()
 
 
 async def ended(coordinator: Coordinator) -> None:

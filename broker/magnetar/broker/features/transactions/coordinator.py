@@ -106,6 +106,7 @@ class Coordinator(Feature):
         self._is_timing_out = False
         """Overdue transactions are being aborted; the timer is set again when these are decided."""
         self._records = 0
+        """Records since the last durable snapshot."""
         self._compacting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -401,9 +402,10 @@ class Coordinator(Feature):
         log = self._topic.log
         try:
             await log.rotate()
-            self._records = 0
             await self._prepare_snapshot()
+            covered = self._records
             position = await asyncio.shield(self._append_text(self.state.snapshot_text()))
+            self._records -= covered
             await log.unlist(position)
             await log.delete_unlisted()
         except LedgerError as error:

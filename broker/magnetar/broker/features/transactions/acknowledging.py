@@ -28,6 +28,7 @@ from magnetar.broker.features.transactions.pending_acks import (
     PendingAckState,
     dump_ack,
     load_ack,
+    repeated_in,
 )
 from magnetar.broker.features.transactions.surroundings import (
     EnabledTransactions,
@@ -158,9 +159,10 @@ class TransactionalAcks:
                 f"transactions; the limit is {self._pending_acks_max}"
             )
         cursor = subscription.cursor
-        if len(set(acks)) < len(acks):
+        repeated = repeated_in(acks)
+        if repeated is not None:
             raise TransactionConflictError(
-                f"subscription {subscription.name}: transaction {txn} acknowledges a message twice"
+                f"subscription {subscription.name}: transaction {txn} acknowledges {repeated} twice"
             )
         for ack in acks:
             pending.check(txn, ack, cursor)

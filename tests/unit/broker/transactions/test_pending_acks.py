@@ -129,6 +129,7 @@ def test_messages_of_a_batch_are_held_one_by_one(cursor: NonDurableCursor) -> No
     pending.add(OTHER, [Ack(at(4), (0b011,), 3)])
     held = HeldCursor(cursor, pending)
     assert held.is_acked(at(4)), "all of it is held by the two of them"
+    assert held.next_unacked(at(3)) == at(5)
     pending.end(ONE)
     assert not held.is_acked(at(4))
     assert held.remaining_words(at(4)) == (0b011,)

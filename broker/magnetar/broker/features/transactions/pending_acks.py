@@ -326,7 +326,7 @@ class HeldCursor(SubscriptionCursor):
         if through is not None and position < through:
             position = through
         found = self._cursor.next_unacked(position)
-        while self._pending.holds(found):
+        while self.is_acked(found):
             found = self._cursor.next_unacked(found)
         return found
 

@@ -59,6 +59,8 @@ LedgerError                        root; `retryable` says whether the same call 
     ├── MetadataUnavailableError   not connected, or no answer in time (nothing was changed)
     ├── MetadataDamagedError       stored bytes are not what was written: never acted on
     └── SessionExpiredError        the session and its ephemeral nodes are gone
+
+InvariantError                     a rule that protects stored data does not hold: a defect
 """
 
 
@@ -66,6 +68,14 @@ class LedgerError(Exception):
     """Root of the component's errors."""
 
     retryable = False
+
+
+class InvariantError(AssertionError):
+    """A rule that protects stored data does not hold: a defect in the code, and nothing is done.
+
+    Raise it instead of an `assert` statement where data would be lost or overwritten without the
+    check, since `python -O` leaves out these statements.
+    """
 
 
 class BookieProtocolError(LedgerError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from magnetar.ledger.errors import ObjectKeyError
+from magnetar.ledger.errors import InvariantError, ObjectKeyError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -126,7 +126,8 @@ class RunCipher:
 
         `head`: the bytes of the run before its block, which stay readable.
         """
-        assert number >= self._next, f"run {number} was encrypted before"
+        if number < self._next:  # Two blocks under one nonce would reveal both.
+            raise InvariantError(f"run {number} was encrypted before")
         self._next = number + 1
         return self._key.encrypt(_RUN_NONCE.pack(number), block, head + self._identity)
 

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from magnetar.ledger.digest import codec_for
 from magnetar.ledger.errors import (
     FutureObjectVersionError,
+    InvariantError,
     ObjectDamagedError,
     ObjectKeyError,
 )
@@ -231,7 +232,7 @@ def test_a_changed_byte_is_refused_even_if_its_checksum_is_mended(at: int) -> No
 def test_a_run_number_is_encrypted_once_under_one_data_key() -> None:
     cipher = RunCipher(DATA_KEY, ObjectIdentity(INSTANCE_ID, LOG, *NAME))
     cipher.seal(0, b"", b"one")
-    with pytest.raises(AssertionError, match="run 0 was encrypted before"):
+    with pytest.raises(InvariantError, match="run 0 was encrypted before"):
         cipher.seal(0, b"", b"two")
 
 

@@ -149,9 +149,10 @@ class TransactionalAcks:
         acks: Sequence[Ack],
         cumulative: Ack | None,
     ) -> None:
-        if txn in pending.ended:
+        held = pending.transactions.get(txn)
+        if txn in pending.ended or (held is not None and held.is_ending):
             raise InvalidTransactionStatusError(
-                f"subscription {subscription.name}: transaction {txn} has ended"
+                f"subscription {subscription.name}: transaction {txn} has ended, or is ending"
             )
         if len(pending) + len(acks) > self._pending_acks_max:
             raise NotAllowedError(
@@ -240,6 +241,7 @@ class TransactionalAcks:
     ) -> None:
         held = pending.transactions.get(txn)
         if held is not None and commits:
+            held.is_ending = True
             await self._commit(subscription, held)
         pending.ended.note(txn, is_committed=commits)
         await self._write(

@@ -40,6 +40,8 @@ class PendingAcks:
 
     individual: dict[Position, Ack] = field(default_factory=dict)
     cumulative: Ack | None = None
+    is_ending: bool = False
+    """Whether they are being applied: one more would be answered, and then be forgotten."""
 
 
 class PendingAckState:

@@ -1,4 +1,4 @@
-"""Who finishes a change of the layout that another broker has left."""
+"""Changes of the layout that another broker has left, and this one finishes."""
 
 import asyncio
 from types import SimpleNamespace

@@ -32,7 +32,7 @@ from magnetar.bookie.gc.metadata_calls import MetadataCalls
 from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerStorage
-from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.errors import InvariantError, LedgerError, NoSuchLedgerError
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
 from magnetar.ledger.ledger_manager import VersionedLedger
 from magnetar.ledger.ports import Clock
@@ -202,7 +202,7 @@ async def missing_ledgers(
         async for found in source.ledger_ranges():
             search.on_range(found)
             await calls.wait_turn()
-    except AssertionError as error:
+    except InvariantError as error:
         # The manager checks its own listing, too. A wrong listing is no reason to end the process,
         # and none to delete.
         raise ImplausibleListingError(f"the listing of ledgers is broken: {error}") from error

@@ -331,6 +331,13 @@ async def test_8_6_after_a_failed_flush_of_a_shard_a_flush_is_wanted() -> None:
     assert storage.wants_flush
     slow.ends[0].set_result(None)
     await flush
+    assert storage.wants_flush, "the flush that ended began before the failed one"
+    again = asyncio.create_task(storage.flush())
+    await turn_loop()
+    full.ends[2].set_result(None)
+    slow.ends[1].set_result(None)
+    await again
+    assert not storage.wants_flush
 
 
 async def test_if_one_shard_cannot_be_opened_none_stays_open(tmp_path: Path) -> None:

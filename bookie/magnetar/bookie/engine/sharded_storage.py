@@ -120,17 +120,20 @@ class ShardedStorage:
     async def flush(self, *, is_gentle: bool = False) -> None:
         self._flushes += 1
         try:
-            await _all([self._flush_shard(shard, is_gentle=is_gentle) for shard in self._shards])
+            numbers = range(len(self._shards))
+            await _all([self._flush_shard(number, is_gentle=is_gentle) for number in numbers])
         finally:
             self._flushes -= 1
-        self._failing.clear()
 
     def hurry(self) -> None:
         for shard in self._shards:
             shard.hurry()
 
-    async def _flush_shard(self, shard: LedgerStorage, *, is_gentle: bool = False) -> None:
-        await shard.flush(is_gentle=is_gentle)
+    async def _flush_shard(self, number: int, *, is_gentle: bool = False) -> None:
+        await self._shards[number].flush(is_gentle=is_gentle)
+        # Here, and not when all shards have ended: a later flush of this shard may have failed by
+        # then, and would be forgotten.
+        self._failing.discard(number)
         self.on_room()
 
     def _on_shard_wants_flush(self, number: int) -> None:
@@ -147,7 +150,7 @@ class ShardedStorage:
 
     async def _flush_alone(self, number: int) -> None:
         try:
-            await self._flush_shard(self._shards[number])
+            await self._flush_shard(number)
         except StorageError as error:
             self._failing.add(number)
             _log.warning("shard_flush_failed", shard=number, error=str(error))

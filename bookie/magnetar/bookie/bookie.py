@@ -48,7 +48,7 @@ from magnetar.bookie.parts import BackgroundService, BookieParts
 from magnetar.bookie.registrar import Registrar
 from magnetar.bookie.requests.replies import BatchContext
 from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
-from magnetar.bookie.serving import Serving
+from magnetar.bookie.serving import Serving, without_room
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ledger_manager import LedgerManager
@@ -189,7 +189,8 @@ class Bookie:
                 storage, last_marks, self._disk, self._directories.journals, owners=owners
             )
             if not replayed.is_flushed:
-                disks.on_no_room()
+                count = len(self._directories.ledgers)
+                disks.set_without_room(without_room(storage, directories=count))
                 await disks.look()
             if self._settings.local_consistency_check:
                 self._damages = await check_everything(shards, self._disk, self._make_worker)

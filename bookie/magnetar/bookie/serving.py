@@ -136,7 +136,7 @@ class Serving:
         )
         storage.on_flush_failure = self._end_if_broken
         if isinstance(storage, ShardedStorage):
-            storage.on_room = self.handler.on_flushed
+            storage.on_room = self._on_flushed
             storage.on_own_flush_failure = self._on_flush_failure
             self._gate.use_shards(storage.shard_number)
 
@@ -231,15 +231,28 @@ class Serving:
 
     def _on_flushed(self) -> None:
         self.handler.on_flushed()
-        self._disks.on_flushed()
+        self._disks.set_without_room(_known_without_room(self._storage))
 
     def _on_flush_failure(self, error: BaseException) -> None:
         """Handle a failed flush, which is retried; until it succeeds, a full disk takes no adds."""
         self._end_if_broken(error)
         if is_out_of_room(error):
-            self._disks.on_no_room()
+            count = len(self._directories.ledgers)
+            self._disks.set_without_room(without_room(self._storage, directories=count))
 
     def _end_if_broken(self, error: BaseException) -> None:
         """End the bookie if the disk is broken; a full disk gets a retry (defect B18)."""
         if not isinstance(error, StorageClosedError) and is_disk_broken(error):
             self._on_fatal(error)
+
+
+def without_room(storage: LedgerStorage, *, directories: int) -> frozenset[int]:
+    """Return which ledger directories have no room, after a write to one of them found none.
+
+    All of `directories` if no flush tells: the last marks found no room in any of them.
+    """
+    return _known_without_room(storage) or frozenset(range(directories))
+
+
+def _known_without_room(storage: LedgerStorage) -> frozenset[int]:
+    return storage.without_room if isinstance(storage, ShardedStorage) else frozenset()

@@ -6,6 +6,11 @@ from pathlib import Path
 
 from magnetar.bookie.errors import StorageIOError
 from magnetar.bookie.integrity.local_check import LocalCheck
+from magnetar.bookie.integrity.scrub_position import (
+    POSITION_NAME,
+    ScrubPosition,
+    decode_position,
+)
 from magnetar.bookie.integrity.scrubber import Scrubber
 from magnetar.bookie.metrics import IntegrityMetrics
 from magnetar.bookie.settings import BookieSettings
@@ -103,6 +108,36 @@ async def test_a_wall_clock_that_was_years_ahead_stops_no_later_pass(tmp_path: P
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         worker.close()
+
+
+async def test_a_stop_before_the_position_is_loaded_keeps_the_saved_one(tmp_path: Path) -> None:
+    disk, worker = SystemDisk(), ThreadWorker("scrub")
+    saved = ScrubPosition(pass_started_ms=1_000, ledger_id=7, bytes_done=99)
+    (tmp_path / POSITION_NAME).write_bytes(saved.encode())
+
+    async def no_logs() -> list[int]:
+        return []
+
+    async with open_storage(tmp_path, SMALL) as storage:
+        maintenance = storage.maintenance
+        scrubber = Scrubber(
+            str(tmp_path),
+            LocalCheck(maintenance.index, maintenance.directory, disk),
+            known_ledgers=storage.known_ledgers,
+            finished_logs=no_logs,
+            on_damage=lambda damage: None,
+            disk=disk,
+            clock=SystemClock(),
+            worker=worker,
+            metrics=IntegrityMetrics(),
+            settings=SETTINGS,
+        )
+        task = asyncio.create_task(scrubber.run())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await scrubber.save()
+        worker.close()
+    assert decode_position((tmp_path / POSITION_NAME).read_bytes()) == saved
 
 
 async def test_a_log_that_is_removed_after_it_was_read_gives_its_room_back(tmp_path: Path) -> None:

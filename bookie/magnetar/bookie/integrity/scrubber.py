@@ -77,6 +77,7 @@ class Scrubber:
         self._period_s = settings.scrub_period_days * _DAY_S
         self._bytes_per_s_max = settings.scrub_bytes_per_s_max
         self._position = ScrubPosition(pass_started_ms=0)
+        self._is_loaded = False
         self._saved_at_s = 0.0
         self._total_bytes = 1
         self._sized_at_s = float("-inf")
@@ -91,6 +92,7 @@ class Scrubber:
     async def run(self) -> None:
         """Run passes, for ever."""
         self._position = await self._load()
+        self._is_loaded = True
         try:
             while True:
                 await self._wait_pass_due()
@@ -100,6 +102,8 @@ class Scrubber:
 
     async def save(self) -> None:
         """Save the position for the next start. A failure costs a part of a pass."""
+        if not self._is_loaded:
+            return  # stopped before `run` had read the file: what it says still holds
         data = self._position.encode()
         try:
             await self._worker.run(partial(self._disk.replace_file, self._path, data))

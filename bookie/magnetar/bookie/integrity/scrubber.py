@@ -215,16 +215,23 @@ class Scrubber:
             logs = await self._finished_logs()
         except StorageIOError as error:
             # Perhaps too many files are open: whether the bookie must end is decided elsewhere.
-            self._metrics.scrub_errors += 1
-            _log.error("scrub_failed", path=self._path, error=str(error))
+            self._note_failure(error)
             return
         for log_id in logs:
-            damage = await self._worker.run(partial(self._check.check_log, log_id))
+            try:
+                damage = await self._worker.run(partial(self._check.check_log, log_id))
+            except StorageIOError as error:
+                self._note_failure(error)
+                continue  # the next pass checks it
             if damage is not None:
                 # The damage hides no entry, and there is nothing to heal: garbage collection scans
                 # the log instead, and a tool can write the footer anew.
                 self._metrics.scrub_damages += 1
                 _log.error("entry_log_end_damaged", **damage._asdict())
+
+    def _note_failure(self, error: StorageIOError) -> None:
+        self._metrics.scrub_errors += 1
+        _log.error("scrub_failed", path=self._path, error=str(error))
 
     def _report(self, damages: list[Damage], records: int, size: int) -> None:
         self._metrics.scrub_records += records

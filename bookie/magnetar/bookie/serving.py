@@ -26,6 +26,7 @@ from magnetar.bookie.journaling.journal import JournalSet, OnCommitted, RunningJ
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark, Marks
 from magnetar.bookie.journaling.last_mark import LastMarks
+from magnetar.bookie.journaling.replay import Replayed
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.past_ledgers import Tombstones
@@ -93,17 +94,21 @@ class Serving:
         self._has_failed = False
 
     async def start(
-        self, last_marks: LastMarks, ends: Marks, owners: Sequence[bytes], opened: AsyncExitStack
+        self,
+        last_marks: LastMarks,
+        replayed: Replayed,
+        owners: Sequence[bytes],
+        opened: AsyncExitStack,
     ) -> None:
-        """Start all parts. `ends` are the ends of the journals after the replay.
+        """Start all parts. The journals go on at the ends that the replay found.
 
         Raises:
             PortTakenError, HorizonDamagedError
         """
         self._make_handler()
-        self._start_journals(ends, owners)
+        self._start_journals(replayed.ends, owners)
         opened.callback(self.journals.close)
-        self._start_checkpoints(last_marks, opened)
+        self._start_checkpoints(last_marks, replayed.unflushed_bytes, opened)
         await self._listen()
         opened.push_async_callback(self._stop)
 
@@ -163,7 +168,9 @@ class Serving:
         handler.use_journal(*journals)
         self.journals = JournalSet(journals)
 
-    def _start_checkpoints(self, last_marks: LastMarks, opened: AsyncExitStack) -> None:
+    def _start_checkpoints(
+        self, last_marks: LastMarks, unflushed_bytes: int, opened: AsyncExitStack
+    ) -> None:
         settings = self._settings
         worker = self._make_worker("bookie-checkpoint")
         opened.callback(worker.close)
@@ -184,6 +191,7 @@ class Serving:
             after_flush=self._on_flushed,
             on_bug=self._on_fatal,
             on_failure=self._on_flush_failure,
+            unflushed_bytes=unflushed_bytes,
         )
         self.checkpointer.start()
         opened.push_async_callback(self.checkpointer.close)

@@ -263,7 +263,11 @@ class BookieTool:
                 calls_per_s=settings.gc_metadata_calls_per_s,
             )
             manager = await LedgerManager.of_root(store, random=chance, clock=clock, root=_ROOT)
-            brake = Brake(settings.gc_vanish_share_max, settings.gc_brake_ledgers_min)
+            brake = Brake(
+                settings.gc_vanish_share_max,
+                settings.gc_brake_ledgers_min,
+                settings.gc_vanish_patience_s,
+            )
             local = BitMap64(each for _, index in self._indexes() for each in index.states())
             found = await preview_ledgers(local, manager, calls, brake)
         self._say_ledgers(found, len(local))
@@ -281,6 +285,7 @@ class BookieTool:
             "unconfirmed": len(found.unconfirmed),
             "listed_in_error": len(found.listed_in_error),
             "unrecorded": len(found.unrecorded),
+            "waiting": len(found.waiting),
         }
         self._say(fields | ({"refused": found.refused} if found.refused else {}))
         for ledger_id in found.ledger_ids:

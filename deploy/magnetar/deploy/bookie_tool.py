@@ -9,7 +9,7 @@ import posixpath
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pyroaring import BitMap64
@@ -57,6 +57,7 @@ from magnetar.bookie.tools.log_look import (
 )
 from magnetar.bookie.tools.verify import Verification
 from magnetar.deploy.cluster_access import opened_store
+from magnetar.deploy.config import command_defaults
 from magnetar.deploy.errors import DamageFoundError, DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
@@ -246,15 +247,19 @@ class BookieTool:
         if verification.counts.problems:
             raise DamageFoundError(f"{verification.counts.problems} problems in {self._data}")
 
-    def gc(self, metadata_url: str) -> None:
-        """Print what garbage collection would free."""
-        with explained(data=self._data, metadata_url=metadata_url):
-            asyncio.run(self._preview_gc(metadata_url))
+    def gc(self, metadata_url: str, sources: Sources) -> None:
+        """Print what garbage collection would free.
 
-    async def _preview_gc(self, metadata_url: str) -> None:
-        clock, settings = SystemClock(), BookieSettings(data_directory=self._data, bookie_id="x")
-        cookie = self._cookie()
-        async with opened_store(metadata_url, Sources()) as store:
+        Raises:
+            SettingsError: a setting of the bookie cannot be used.
+        """
+        with explained(data=self._data, metadata_url=metadata_url):
+            asyncio.run(self._preview_gc(metadata_url, sources))
+
+    async def _preview_gc(self, metadata_url: str, sources: Sources) -> None:
+        clock, cookie = SystemClock(), self._cookie()
+        settings = self._settings(sources, cookie)
+        async with opened_store(metadata_url, sources) as store:
             chance = random.Random()
             calls = MetadataCalls(
                 BookieRegistry(store, random=chance),
@@ -277,6 +282,15 @@ class BookieTool:
             for each in preview_logs(usages, alive, settings):
                 path = posixpath.join(directory, log_name(each.log_id))
                 self._say({"file": path, **asdict(each)})
+
+    def _settings(self, sources: Sources, cookie: Cookie) -> BookieSettings:
+        """Return the settings of the bookie, from its sources."""
+        # The table of the file may have options of `magnetar bookie`, too.
+        table = command_defaults(sources.tables, "bookie")
+        fields = {key: table[key] for key in table.keys() & BookieSettings.model_fields.keys()}
+        options = {"data_directory": str(self._data), "bookie_id": cookie.bookie_id}
+        own = replace(sources, tables={**sources.tables, "bookie": fields})
+        return own.component(BookieSettings, "bookie", options)
 
     def _say_ledgers(self, found: LedgersPreview, local: int) -> None:
         fields: dict[str, object] = {

@@ -123,17 +123,14 @@ class LedgerCollector:
             _log.info("ledgers_deleted", ledgers=deleted)
         unrecorded = self._metrics.unrecorded_ledgers - unrecorded_before
         if unrecorded >= UNRECORDED_MAX:
-            raise ImplausibleListingError(
-                f"the metadata store lacks at least {unrecorded} ledgers of this bookie without a "
-                "record that they were deleted: they are kept, the metadata lost them"
-            )
+            raise ImplausibleListingError(too_many_unrecorded(unrecorded))
         return deleted
 
     def _patiently(self, candidates: list[int]) -> list[int]:
         """Return the candidates without those that only lately vanished with most of a few
         ledgers."""
         brake, local = self._brake, len(self._known_ledgers())
-        if local > brake.ledgers_min or len(candidates) <= brake.vanish_share_max * local:
+        if not brake.asks_for_patience(missing=len(candidates), local=local):
             self._missing_since_s.clear()
             return candidates
         now_s = self._clock.monotonic_s()
@@ -180,6 +177,14 @@ class LedgerCollector:
         self._metrics.listed_in_error += 1
         _log.error("ledger_missing_in_listing", ledger_id=ledger_id)
         return False
+
+
+def too_many_unrecorded(unrecorded: int) -> str:
+    """Describe why a round ends that met so many ledgers without a record of their deletion."""
+    return (
+        f"the metadata store lacks at least {unrecorded} ledgers of this bookie without a "
+        "record that they were deleted: they are kept, the metadata lost them"
+    )
 
 
 async def missing_ledgers(

@@ -1,21 +1,11 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging, name_server
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers, root.level = handlers, level
 
 
 def test_events_are_one_json_object_a_line_off_a_terminal() -> None:

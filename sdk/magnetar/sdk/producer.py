@@ -98,6 +98,7 @@ class Producer(ABC, Generic[T]):
         event_time_ms: int | None = None,
         deliver_at_ms: int | None = None,
         sequence_id: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
         """Send a message and wait until it is stored; first wait for room if necessary.
@@ -109,6 +110,8 @@ class Producer(ABC, Generic[T]):
             value: None is stored as no value at all, a tombstone for compaction.
             key: a key of bytes is sent as base64.
             sequence_id: for deduplication, above that of the message before; default: the next one.
+            replicate_to: clusters that get a copy, of those that the topic is replicated to;
+                default: all. `["__local__"]`: none. The message is not batched.
             transaction: consumers see the message only after the commit. A batch holds messages of
                 one transaction only.
 
@@ -120,7 +123,14 @@ class Producer(ABC, Generic[T]):
             MessageTooLargeError, AlreadyClosedError, CryptoKeyError, ServiceError
         """
         message = self._values.message(
-            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+            value,
+            key,
+            ordering_key,
+            properties,
+            event_time_ms,
+            deliver_at_ms,
+            sequence_id,
+            replicate_to,
         )
         return await self.send_message(message, transaction)
 
@@ -134,6 +144,7 @@ class Producer(ABC, Generic[T]):
         event_time_ms: int | None = None,
         deliver_at_ms: int | None = None,
         sequence_id: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         on_sent: OnSent | None = None,
     ) -> None:
         """Send a message without waiting.
@@ -146,7 +157,14 @@ class Producer(ABC, Generic[T]):
             SchemaValueError, ValueError, MessageTooLargeError, AlreadyClosedError, CryptoKeyError
         """
         message = self._values.message(
-            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+            value,
+            key,
+            ordering_key,
+            properties,
+            event_time_ms,
+            deliver_at_ms,
+            sequence_id,
+            replicate_to,
         )
         self.send_message_nowait(message, on_sent)
 

@@ -123,4 +123,5 @@ def encoded_metadata(publish: Publish, due_ms: int | None) -> MessageMetadata:
         properties=[KeyValue(key=k, value=v) for k, v in (publish.properties or {}).items()],
         event_time=publish.event_time_ms,
         deliver_at_time=due_ms,
+        replicate_to=publish.replicate_to,
     )

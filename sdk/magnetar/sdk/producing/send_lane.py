@@ -104,6 +104,7 @@ class SendLane:
         if (
             self._settings.batching
             and message.deliver_at_ms is None
+            and not message.replicate_to
             and message.schema_version is None
             and size + len(raw) + ITEM_HEADER_BYTES_MAX <= most
         ):

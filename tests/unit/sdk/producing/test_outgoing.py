@@ -12,6 +12,8 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
     ({"properties": {"a": 1}}, "properties must map text to text, not {'a': 1}"),
     ({"properties": ["a"]}, "properties must map text to text"),
     ({"event_time_ms": 1.5}, "event_time_ms must be whole milliseconds since 1970, not 1.5"),
+    ({"replicate_to": "west"}, "replicate_to must be names of clusters, not 'west'"),
+    ({"replicate_to": [1]}, "replicate_to must be names of clusters, not \\[1\\]"),
     ({"deliver_at_ms": "soon"}, "deliver_at_ms must be whole milliseconds since 1970, not 'soon'"),
 ]
 

@@ -11,7 +11,13 @@ from base64 import b64decode
 
 from magnetar.broker.websocket.endpoint import HashingScheme, RoutingMode
 from magnetar.broker.websocket.errors import BadFrameError, Code
-from magnetar.broker.websocket.frames import Publish, parse_publish, receipt_frame, send_error_frame
+from magnetar.broker.websocket.frames import (
+    LONG_MAX,
+    Publish,
+    parse_publish,
+    receipt_frame,
+    send_error_frame,
+)
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.key_hashes import java_string_hash, murmur3_hash
@@ -107,10 +113,10 @@ def sent_key(publish: Publish) -> str | bytes | None:
 
 
 def deliver_at_ms(publish: Publish, now_ms: int) -> int | None:
-    """Return the delivery time in ms since the epoch; None for at once. A delay wins over a
-    time."""
+    """Return the delivery time in ms since the epoch; None for at once. A delay wins over a time,
+    and ends at the latest time that the metadata of a message can hold."""
     if publish.deliver_after_ms is not None:
-        return now_ms + publish.deliver_after_ms
+        return min(now_ms + publish.deliver_after_ms, LONG_MAX)
     return publish.deliver_at_ms
 
 

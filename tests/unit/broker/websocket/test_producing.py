@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
@@ -13,12 +15,14 @@ from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.endpoint import ProducerParameters, parse_target
 from magnetar.broker.websocket.frames import parse_publish
-from magnetar.broker.websocket.producer_core import encoded_metadata
+from magnetar.broker.websocket.producer_core import deliver_at_ms, encoded_metadata
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.message_id import MessageId
 from tests.waiting import settle
+
+LONG_MAX = (1 << 63) - 1
 
 
 class FakeProducer:
@@ -119,3 +123,10 @@ def test_a_publish_names_the_clusters_that_get_a_copy() -> None:
     assert [each["replicate_to"] for each in client.producer.sent] == [("west", "east"), ()]
     publish = parse_publish(b'{"payload": "", "replicationClusters": ["west"]}')
     assert list(encoded_metadata(publish, None).replicate_to) == ["west"]
+
+
+@pytest.mark.parametrize("delay_ms", [1, LONG_MAX])
+def test_a_delay_past_the_end_of_time_means_the_end_of_time(delay_ms: int) -> None:
+    publish = parse_publish(json.dumps({"payload": "", "deliverAfterMs": delay_ms}).encode())
+    due_ms = deliver_at_ms(publish, LONG_MAX - 1)
+    assert due_ms == encoded_metadata(publish, due_ms).deliver_at_time == LONG_MAX

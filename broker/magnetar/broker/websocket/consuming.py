@@ -134,9 +134,9 @@ class _Receiving:
                 consumer.acknowledge_many(deliveries.discarded)
             if deliveries.frames:
                 self.traffic.messages += len(deliveries.frames)
-                self.traffic.payload_bytes += size
+                self.traffic.payload_bytes += deliveries.payload_bytes
                 socket.send(deliveries.frames)
-                self._after_sent(consumer, messages[-1].message_id, deliveries.sent)
+            self._after_take(consumer, messages[-1].message_id, deliveries.sent)
 
     @property
     def _may_take(self) -> bool:
@@ -146,8 +146,9 @@ class _Receiving:
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         """Handle messages that were delivered too often."""
 
-    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
-        """Note that messages of a consumer were sent, up to `last`."""
+    def _after_take(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
+        """Note that the messages of a consumer up to `last` were taken, and which ones were
+        sent."""
 
 
 class ConsumerSession(_Receiving):
@@ -299,7 +300,7 @@ class ConsumerSession(_Receiving):
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         self._dead_letters.put(consumer, messages)
 
-    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
+    def _after_take(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
         self._dead_letters.delivered(sent)
         if self._ack_timer is None:
             self._arm_ack_timer()
@@ -379,6 +380,6 @@ class ReaderSession(_Receiving):
         self._sizes[reader.consumer] = size
         return reader.consumer
 
-    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
+    def _after_take(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
         # Tells the broker the reader's position: for its backlog, and to let it drop read messages.
         consumer.acknowledge_cumulative(last)

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
+
+import pytest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security.identity import NOBODY
@@ -10,14 +13,21 @@ from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.consumer_core import QueueSize
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
 from magnetar.broker.websocket.endpoint import ConsumerParameters, ReaderParameters, parse_target
+from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.broker.websocket.session import Links
 from magnetar.ledger.system import SystemClock
+from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.wire import TopicName
 from tests.unit.broker.harness import Harness
 from tests.unit.broker.websocket.test_producing import FakeSocket
 from tests.waiting import settle
 
+NAMESPACE = "persistent://public/default/"
+PATTERN = f"/ws/v3/consumer/s?topicsPattern={NAMESPACE}.*"
 CONSUMER = "/ws/v2/consumer/persistent/public/default/topic/s?subscriptionType=Shared"
 
 
@@ -61,6 +71,37 @@ class OneTake:
 
     def acknowledge_cumulative(self, message_id: MessageId) -> None:
         self.read_up_to = message_id
+
+
+class Namespace:
+    """Topics without partitions; some cannot be consumed, or are unknown to the client's rights."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+        self.busy: set[str] = set()
+        self.queues: dict[str, int] = {}
+
+    async def names_of(self, _: str) -> list[str]:
+        return [NAMESPACE + name for name in self.names]
+
+    async def topics_of(self, topic: TopicName) -> list[TopicName]:
+        return [topic]
+
+    def client_for(self, _: TopicName) -> "Namespace":
+        return self
+
+    async def consumer(self, topic: str, _: str, settings: ConsumerSettings) -> Consumer:
+        name = topic.removeprefix(NAMESPACE)
+        if name in self.busy:
+            raise SdkError("it has a consumer already")
+        self.queues[name] = settings.receiver_queue_messages
+        made = AsyncMock(spec=Consumer)
+        made.take_nowait = lambda _: []
+        return cast(Consumer, made)
+
+
+def names_in(session: ConsumerSession) -> list[str]:
+    return [str(topic).removeprefix(NAMESPACE) for topic in session.topics]
 
 
 def rights() -> Rights:
@@ -114,4 +155,54 @@ async def test_a_reader_goes_on_past_messages_that_its_client_does_not_want() ->
     assert (await give(session, consumer)).answers == []
     assert consumer.read_up_to == MessageId(1, 1)
     assert session.traffic.payload_bytes == 0
+    await session.close()
+
+
+async def test_a_pattern_gains_topics_up_to_the_limit_however_many_match() -> None:
+    namespace = Namespace("a")
+    session = consumer_session(PATTERN, namespace, websocket_topics_max=3)
+    await session.open()
+    namespace.names = ["d", "c", "b", "a"]
+    await session.discover()
+    assert sorted(names_in(session)) == ["a", "c", "d"]
+    namespace.names.append("e")
+    await session.discover()
+    assert sorted(names_in(session)) == ["a", "c", "d"]
+    await session.close()
+
+
+async def test_a_pattern_that_matches_too_many_topics_at_first_is_refused() -> None:
+    session = consumer_session(PATTERN, Namespace("a", "b", "c"), websocket_topics_max=2)
+    with pytest.raises(UpgradeRefusedError, match="3 topics and partitions; the limit is 2"):
+        await session.open()
+    await session.close()
+
+
+async def test_a_topic_that_the_client_may_not_consume_keeps_it_from_no_other() -> None:
+    namespace = Namespace("a")
+    session = consumer_session(PATTERN, namespace, websocket_topics_max=2)
+    await session.open()
+    forbidden = UpgradeRefusedError(403, "no right")
+
+    async def check(topic: TopicName) -> None:
+        if str(topic).endswith("forbidden"):
+            raise forbidden
+
+    vars(session)["_check_rights"] = check
+    namespace.names = ["forbidden", "b", "a"]
+    await session.discover()
+    assert names_in(session) == ["a", "b"]
+    await session.close()
+
+
+async def test_a_topic_that_cannot_be_opened_keeps_a_pattern_from_no_other() -> None:
+    namespace = Namespace("a")
+    session = consumer_session(PATTERN, namespace)
+    await session.open()
+    namespace.names, namespace.busy = ["a", "busy", "b"], {"busy"}
+    await session.discover()
+    assert names_in(session) == ["a", "b"]
+    namespace.busy.clear()
+    await session.discover()
+    assert names_in(session) == ["a", "b", "busy"]
     await session.close()

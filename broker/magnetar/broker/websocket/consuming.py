@@ -93,7 +93,11 @@ class _Receiving:
         raise NotImplementedError
 
     def _queue_size(self, messages_max: int) -> QueueSize:
-        """Return the queue size of one consumer: an equal share of what the session may hold."""
+        """Return the queue size of one consumer: its share of what the session may hold.
+
+        Consumers that exist keep their share when topics are added, so all may hold more than that:
+        by the logarithm of the number of topics if they come one by one.
+        """
         most = max(1, min(messages_max, _QUEUE_ALL_TOPICS_MAX // self._topics_opened))
         return QueueSize(
             messages_max=most,
@@ -218,6 +222,7 @@ class ConsumerSession(_Receiving):
         if self._unsubscribing is not None or room <= 0:
             return
         new = (await self._find_new(room))[:room]
+        self._topics_opened = max(1, len(self._sources.topics) + len(new))
         results = await asyncio.gather(
             *(self._sources.open([topic], self._open_one) for topic in new), return_exceptions=True
         )

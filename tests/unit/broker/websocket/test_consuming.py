@@ -10,7 +10,7 @@ import pytest
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.websocket.access import Rights
-from magnetar.broker.websocket.consumer_core import QueueSize
+from magnetar.broker.websocket.consumer_core import FIRST, QueueSize
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
 from magnetar.broker.websocket.endpoint import ConsumerParameters, ReaderParameters, parse_target
 from magnetar.broker.websocket.errors import UpgradeRefusedError
@@ -205,4 +205,14 @@ async def test_a_topic_that_cannot_be_opened_keeps_a_pattern_from_no_other() -> 
     namespace.busy.clear()
     await session.discover()
     assert names_in(session) == ["a", "b", "busy"]
+    await session.close()
+
+
+async def test_topics_that_come_later_share_the_queue_of_their_session() -> None:
+    namespace = Namespace("a")
+    session = consumer_session(PATTERN + "&receiverQueueSize=1000", namespace)
+    await session.open()
+    namespace.names = list("abcdefgh")
+    await session.discover()
+    assert namespace.queues == {"a": FIRST} | dict.fromkeys("bcdefgh", 1)
     await session.close()

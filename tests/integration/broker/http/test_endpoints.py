@@ -538,6 +538,8 @@ def test_the_topics_of_all_bundles_lie_inside_of_them(rest: Rest) -> None:
         found += answer["hashPositions"]
     assert f"persistent://{NAMESPACE}/plain" in found
     assert len(found) == len(set(found))
+    path = f"{NS}/{bounds[0]}_{bounds[1]}/topicHashPositions"
+    assert rest("GET", f"{path}?topics=other://a/b/c").status == 412
 
 
 def test_the_namespaces_of_an_anti_affinity_group_are_listed(rest: Rest) -> None:

@@ -118,7 +118,8 @@ class Producer(ABC, Generic[T]):
         Raises:
             SendTimeoutError: no receipt in time; the outcome is unknown.
             SchemaValueError: the value does not fit the schema.
-            ValueError: the sequence id is not above those of pending messages.
+            ValueError: the sequence id is not above those of pending messages, or a number is out
+                of range.
             TransactionEndedError: the transaction has ended.
             MessageTooLargeError, AlreadyClosedError, CryptoKeyError, ServiceError
         """

@@ -15,6 +15,8 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 )
 
 _LOW_16 = 0xFFFF
+_UINT64_MAX = (1 << 64) - 1
+_INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class OutgoingMessage:
 
         Raises:
             TypeError: a field has another type than declared; the text says which.
+            ValueError: a time is out of range; the text says which.
         """
         if self.is_plain:
             return None
@@ -92,6 +95,12 @@ class OutgoingMessage:
             )
         except (TypeError, AttributeError):
             raise TypeError(self._misfit()) from None
+        except ValueError:
+            if not 0 <= (self.event_time_ms or 0) <= _UINT64_MAX:
+                raise ValueError(f"event_time_ms is out of range: {self.event_time_ms}") from None
+            if not -_INT64_MAX <= (self.deliver_at_ms or 0) <= _INT64_MAX:
+                raise ValueError(f"deliver_at_ms is out of range: {self.deliver_at_ms}") from None
+            raise  # Text that is not Unicode.
 
     def _misfit(self) -> str:
         """Return the text that says which field has a wrong type."""

@@ -23,6 +23,9 @@ from magnetar.sdk.producing.under_way import SendsUnderWay
 from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
+_SEQUENCE_ID_MAX = (1 << 63) - 1
+"""Largest sequence id: other clients and servers read it as a signed number."""
+
 
 class SendLane:
     """The send path of one producer of one topic."""
@@ -207,6 +210,10 @@ class SendLane:
 
     def _use_sequence_id(self, sequence_id: int) -> None:
         """Give the next message this sequence id."""
+        if sequence_id > _SEQUENCE_ID_MAX:
+            raise ValueError(
+                f"{self._topic}: sequence id {sequence_id} must be at most {_SEQUENCE_ID_MAX}"
+            )
         if self._batches.has_several:
             # Several open batches are numbered one after the other, not message by message.
             self.close_batches()

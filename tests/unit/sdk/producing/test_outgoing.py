@@ -22,3 +22,13 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
 def test_what_is_of_no_type_that_it_may_be_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         OutgoingMessage(payload=b"x", **fields).metadata()
+
+
+@pytest.mark.parametrize(
+    ("name", "time_ms"),
+    [("event_time_ms", -1), ("event_time_ms", 1 << 64), ("deliver_at_ms", 1 << 63)],
+)
+def test_a_time_out_of_range_is_named(name: str, time_ms: int) -> None:
+    fields: dict[str, Any] = {name: time_ms}
+    with pytest.raises(ValueError, match=f"{name} is out of range: {time_ms}"):
+        OutgoingMessage(payload=b"x", **fields).metadata()

@@ -142,6 +142,11 @@ async def test_sequence_ids_of_the_application_end_a_batch_and_never_go_back() -
     assert found == [(5, [b"a", b"b"]), (9, [b"c"])]
     with pytest.raises(ValueError, match="must be above 9"):
         wired.lane.give(message(b"d", sequence_id=9), None)
+    with pytest.raises(ValueError, match="at most 9223372036854775807"):
+        wired.lane.give(message(b"e", sequence_id=1 << 63), None)
+    wired.lane.give(message(b"f"), None)
+    wired.lane.close_batches()
+    assert [(send.sequence_id, payloads) for send, payloads in wired.frames()] == [(10, [b"f"])]
 
 
 @pytest.mark.parametrize("by_key", [True, False])

@@ -32,15 +32,20 @@ class Router:
         self._hash = _HASHES[hashing]
         self._turns = routing is RoutingMode.ROUND_ROBIN
         self._next = first
+        self._single: int | None = None
 
     def choose(self, key: str | None, partitions: int) -> int:
         """Return the index of a partition, from 0 on."""
         if key is not None:
             return self._hash(key) % partitions
-        chosen = self._next % partitions
         if self._turns:
+            chosen = self._next % partitions
             self._next += 1
-        return chosen
+            return chosen
+        if self._single is None or self._single >= partitions:
+            # It stays when partitions are added: the order of messages depends on it.
+            self._single = self._next % partitions
+        return self._single
 
 
 def _murmur(text: str) -> int:

@@ -292,11 +292,16 @@ def id_text(message_id: MessageId) -> str:
 
 
 def time_text(epoch_ms: int) -> str:
-    """Format a time as ISO 8601 with milliseconds, in UTC; later than year 9999 gives its end."""
+    """Format a time as ISO 8601 with milliseconds, in UTC. Times outside of the years 1 to 9999
+    give the nearest end."""
+    if epoch_ms > LONG_MAX:
+        # The metadata has no sign: clients store a time before 1970 as its two's complement.
+        epoch_ms -= 1 << 64
     try:
         moment = _EPOCH + epoch_ms * _MILLISECOND
     except OverflowError:
-        moment = datetime.max.replace(tzinfo=UTC)
+        end = datetime.max if epoch_ms > 0 else datetime.min
+        moment = end.replace(tzinfo=UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -88,7 +88,8 @@ class FlightRecorder:
             for each in reversed(self._moments.copy())
             if kind in ("", each.kind) and each.milliseconds >= milliseconds_min
         )
-        return list(islice(found, max(0, limit)))
+        # islice takes no more than a C integer holds.
+        return list(islice(found, max(0, min(limit, len(self._moments)))))
 
 
 RECORDER = FlightRecorder()

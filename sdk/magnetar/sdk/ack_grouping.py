@@ -9,6 +9,7 @@ of what remains.
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from magnetar.sdk.batch import words_from_mask
@@ -46,7 +47,7 @@ class AckCommands:
             CommandAck(
                 consumer_id=consumer_id,
                 ack_type=CommandAck.Individual,
-                message_id=[MessageIdData(ledgerId=le, entryId=en) for le, en in chunk],
+                message_id=[_data_of(*each) for each in chunk],
             )
             for chunk in chunks
         ]
@@ -294,12 +295,8 @@ class AckGrouping:
                     consumer_id=consumer_id,
                     ack_type=CommandAck.Individual,
                     message_id=[
-                        MessageIdData(
-                            ledgerId=ledger_id,
-                            entryId=entry_id,
-                            ack_set=words_from_mask(mask),
-                        )
-                        for (ledger_id, entry_id), mask in sorted(touched.items())
+                        _data_of(*entry, words_from_mask(mask))
+                        for entry, mask in sorted(touched.items())
                     ],
                 )
             )
@@ -318,7 +315,7 @@ class AckGrouping:
             mask = (part.open | part.kept) & (1 << size) - (2 << index)
         if not mask:
             self.drop(ledger_id, entry_id)
-            return MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+            return _data_of(ledger_id, entry_id)
         part = _Part(part.open & mask, part.kept & mask)
         if part.open:
             self._set((ledger_id, entry_id), part)
@@ -326,14 +323,20 @@ class AckGrouping:
             self._parts.pop((ledger_id, entry_id), None)
         if self._batch_index_ack or not part.open:
             self._touched.pop((ledger_id, entry_id), None)  # covered by this command
-            return MessageIdData(
-                ledgerId=ledger_id, entryId=entry_id, ack_set=words_from_mask(mask)
-            )
+            return _data_of(ledger_id, entry_id, words_from_mask(mask))
         # In the middle of a batch without index acks: acknowledge all before the batch. The entry
         # before the first one of a ledger is in another ledger, whose entries are not known here.
         if entry_id == 0:
             return None
-        return MessageIdData(ledgerId=ledger_id, entryId=entry_id - 1)
+        return _data_of(ledger_id, entry_id - 1)
+
+
+def _data_of(ledger_id: int, entry_id: int, words: Sequence[int] = ()) -> MessageIdData:
+    """Return an id with its ack set. Applications may acknowledge ids that are negative, such as
+    that of a duplicate: they must not keep the other acknowledgements from being sent."""
+    data = MessageId(ledger_id, entry_id).to_data()
+    data.ack_set.extend(words)
+    return data
 
 
 def _end_of(message_id: MessageId) -> tuple[int, int, float]:

@@ -23,7 +23,6 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     BaseCommand,
     CommandAck,
     CommandRedeliverUnacknowledgedMessages,
-    MessageIdData,
 )
 
 Acknowledgeable = Message[Any] | MessageBatch | MessageId
@@ -368,7 +367,8 @@ class Acknowledger:
                 redeliverUnacknowledgedMessages=CommandRedeliverUnacknowledgedMessages(
                     consumer_id=self._id,
                     message_ids=[
-                        MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+                        # Negative ids, such as that of a duplicate, must not stop the others.
+                        MessageId(ledger_id, entry_id).to_data()
                         for ledger_id, entry_id in entries
                     ],
                     consumer_epoch=self._queue.epoch if is_all else None,

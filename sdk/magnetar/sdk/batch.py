@@ -310,17 +310,12 @@ _WORD_MASK = (1 << 64) - 1
 def mask_from_words(words: Sequence[int]) -> int:
     """Return one integer from the 64-bit words of an ack set, word 0 lowest; words may be
     signed."""
-    mask = 0
-    for at, word in enumerate(words):
-        mask |= (word & _WORD_MASK) << (64 * at)
-    return mask
+    # Shifting word by word would take quadratic time: hours for the largest batches.
+    unsigned = [word & _WORD_MASK for word in words]
+    return int.from_bytes(struct.pack(f"<{len(unsigned)}Q", *unsigned), "little")
 
 
 def words_from_mask(mask: int) -> list[int]:
     """Return the signed 64-bit words of an ack set, without trailing zero words."""
-    words: list[int] = []
-    while mask:
-        word = mask & _WORD_MASK
-        words.append(word - (1 << 64) if word >> 63 else word)
-        mask >>= 64
-    return words
+    count = (mask.bit_length() + 63) // 64
+    return list(struct.unpack(f"<{count}q", mask.to_bytes(8 * count, "little")))

@@ -98,6 +98,7 @@ class Producer(ABC, Generic[T]):
         event_time_ms: int | None = None,
         deliver_at_ms: int | None = None,
         sequence_id: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         transaction: Transaction | None = None,
     ) -> MessageId:
         """Send a message and wait until it is stored; first wait for room if necessary.
@@ -109,19 +110,29 @@ class Producer(ABC, Generic[T]):
             value: None is stored as no value at all, a tombstone for compaction.
             key: a key of bytes is sent as base64.
             sequence_id: for deduplication, above that of the message before; default: the next one.
+            replicate_to: clusters that get a copy, of those that the topic is replicated to;
+                default: all. `["__local__"]`: none. The message is not batched.
             transaction: consumers see the message only after the commit. A batch holds messages of
                 one transaction only.
 
         Raises:
             SendTimeoutError: no receipt in time; the outcome is unknown.
             SchemaValueError: the value does not fit the schema.
-            ValueError: the sequence id is not above those of pending messages.
+            ValueError: the sequence id is not above those of pending messages, or a number is out
+                of range.
             TransactionEndedError: the transaction has ended.
             MessageTooLargeError, AlreadyClosedError, CryptoKeyError, ServiceError
         """
         try:
             message = self._values.message(
-                value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+                value,
+                key,
+                ordering_key,
+                properties,
+                event_time_ms,
+                deliver_at_ms,
+                sequence_id,
+                replicate_to,
             )
             return await self.send_message(message, transaction)
         except Exception as error:
@@ -139,6 +150,7 @@ class Producer(ABC, Generic[T]):
         event_time_ms: int | None = None,
         deliver_at_ms: int | None = None,
         sequence_id: int | None = None,
+        replicate_to: Sequence[str] | None = None,
         on_sent: OnSent | None = None,
     ) -> None:
         """Send a message without waiting.
@@ -151,7 +163,14 @@ class Producer(ABC, Generic[T]):
             SchemaValueError, ValueError, MessageTooLargeError, AlreadyClosedError, CryptoKeyError
         """
         message = self._values.message(
-            value, key, ordering_key, properties, event_time_ms, deliver_at_ms, sequence_id
+            value,
+            key,
+            ordering_key,
+            properties,
+            event_time_ms,
+            deliver_at_ms,
+            sequence_id,
+            replicate_to,
         )
         self.send_message_nowait(message, on_sent)
 

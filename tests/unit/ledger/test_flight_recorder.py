@@ -26,6 +26,7 @@ def test_the_newest_come_first_and_the_oldest_go() -> None:
     assert [each.cause for each in recorder.moments()] == ["4", "3", "2"]
     assert [each.cause for each in recorder.moments(limit=2)] == ["4", "3"]
     assert recorder.moments(limit=-1) == []
+    assert len(recorder.moments(limit=1 << 63)) == 3
 
 
 def test_a_moment_may_be_noted_while_the_moments_are_read() -> None:

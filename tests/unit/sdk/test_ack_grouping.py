@@ -274,3 +274,22 @@ def test_a_chunk_stored_twice_is_acknowledged_with_its_message_and_never_before_
     acks.add_entry(1, 1)
     assert sent(acks.take(7)) == [(INDIVIDUAL, [(1, 1, []), (1, 0, []), (1, 2, [])])]
     assert not acks.add_chunk((1, 1), (1, 3)), "it is acknowledged"
+
+
+def test_ids_that_are_of_no_message_keep_no_others_from_being_acknowledged() -> None:
+    acks = AckGrouping(batch_index_ack=True)
+    acks.add(-1, -1, -1, 0)
+    acks.add(-1, 5, 0, 2)
+    acks.add(7, 3, -1, 0)
+    acks.add_cumulative(MessageId.EARLIEST)
+    ids = [
+        MessageId.from_data(data)
+        for command in acks.take(1).commands(1)
+        for data in command.message_id
+    ]
+    assert ids == [
+        MessageId.EARLIEST,
+        MessageId(-1, 5),
+        MessageId.EARLIEST,
+        MessageId(7, 3),
+    ]

@@ -116,3 +116,10 @@ def test_checksum_is_verified_unless_the_source_says_no() -> None:
 def test_ack_set_words(words: list[int], mask: int) -> None:
     assert mask_from_words(words) == mask
     assert words_from_mask(mask) == words
+
+
+def test_ack_set_words_of_the_largest_batches_take_no_long_time() -> None:
+    mask = (1 << (1 << 24)) - 2
+    words = words_from_mask(mask)
+    assert words == [-2] + [-1] * ((1 << 18) - 1)
+    assert mask_from_words(words) == mask

@@ -50,6 +50,7 @@ class _Attention:
         self._context = context
         self._members = members
         self._wall_ms = wall_ms
+        self._looking = asyncio.Lock()
         self._kept: tuple[float, dict[str, Any]] | None = None
         """Time until which an answer is valid, by the monotonic clock; and the answer."""
 
@@ -71,17 +72,22 @@ class _Attention:
         }
 
     async def _own_attention(self) -> dict[str, Any]:
-        begun_s = self._context.clock.monotonic_s()
-        if self._kept is not None and begun_s < self._kept[0]:
+        async with self._looking:
+            if self._kept is None or self._context.clock.monotonic_s() >= self._kept[0]:
+                self._kept = await self._look()
             return self._kept[1]
+
+    async def _look(self) -> tuple[float, dict[str, Any]]:
+        """Inspect all loaded topics; return the time until which the answer is valid, and the
+        answer."""
+        begun_s = self._context.clock.monotonic_s()
         topics = self._context.topics.loaded
         rows = await self._rows(
             [each for each in topics if not naming.is_system_topic(str(each.name))]
         )
         found = {**troubles_in(rows), "largest": largest_backlogs(rows), "topics": len(rows)}
         ended_s = self._context.clock.monotonic_s()
-        self._kept = (ended_s + kept_s(ended_s - begun_s), found)
-        return found
+        return ended_s + kept_s(ended_s - begun_s), found
 
     async def topics(self, tenant: str, namespace: str, own: Own = False) -> dict[str, Any]:
         """Return a row for each loaded topic of a namespace, up to `overview_topics_max`."""

@@ -110,6 +110,27 @@ async def ask_elsewhere(
     raise BrokerMetadataError(f"the brokers redirect each other for the owner of {path}: try again")
 
 
+def value_in(answer: Answer, kind: type[T], who: str) -> T:
+    """Return the JSON value in the answer of another broker.
+
+    Args:
+        kind: type that the value must have.
+        who: names the broker in the error.
+
+    Raises:
+        BrokerMetadataError: the answer is a refusal, or has no such value.
+    """
+    if not answer.is_success:
+        raise BrokerMetadataError(f"{who} answered {answer.status}")
+    try:
+        value = json.loads(answer.body)
+    except (ValueError, RecursionError) as error:
+        raise BrokerMetadataError(f"{who} did not answer in JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise BrokerMetadataError(f"{who} answered {type(value).__name__}, not {kind.__name__}")
+    return value
+
+
 def _path_of(topic: TopicName, action: str, root: str) -> str:
     path = f"{root}/{topic.domain}/{topic.namespace_name}/{quote(topic.local_name, safe='')}"
     if not action:
@@ -121,7 +142,7 @@ def _value_of(status: int, body: bytes) -> JsonValue:
     value: JsonValue = None
     try:
         value = json.loads(body) if body else None
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     if 200 <= status < 300:
         return value

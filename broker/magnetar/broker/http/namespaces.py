@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from magnetar.broker.base.errors import InvalidNameError, NotThereError
 from magnetar.broker.base.json_values import Flag, WholeNumber
-from magnetar.broker.base.naming import is_replicator
+from magnetar.broker.base.naming import is_replicator, topic_of
 from magnetar.broker.cluster.balance.bundles import BundleId, hash_of
 from magnetar.broker.cluster.balance.load_report import BundleLoad
 from magnetar.broker.http.bodies import done, text_or_json
@@ -110,7 +110,7 @@ class _Namespaces:
         """Return the hashes of the topics of a bundle: of all of them, or of the given ones."""
         whole = await self._context.bundle(tenant, namespace, bundle)
         names = topics or await self._context.topics.names(whole.namespace)
-        places = {str(name): hash_of(name) for name in map(parse_topic_name, names)}
+        places = {str(name): hash_of(name) for name in map(topic_of, names)}
         return TopicHashPositions(
             namespace=whole.namespace,
             bundle=str(whole.bundle),

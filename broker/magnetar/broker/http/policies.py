@@ -91,7 +91,7 @@ def _add_of_namespace(router: APIRouter, context: HttpContext, policy: Policy) -
         await context.policies.update_namespace(
             name, lambda record: policy.set_in_namespace(record, value)
         )
-        return done(note=_note(context, policy))
+        return done(note=_note(context, policy, value))
 
     async def replace(request: Request) -> Response:
         value = shape.parse(await request.body())
@@ -202,8 +202,10 @@ def _is_of_offloading(policy: Policy) -> bool:
     return policy.field.startswith("offload")
 
 
-def _note(context: HttpContext, policy: Policy) -> str:
-    """Return why a policy has no effect on this broker; empty if it has an effect."""
+def _note(context: HttpContext, policy: Policy, value: Any) -> str:
+    """Return why a policy has no effect on this broker; empty if it has one, or is removed."""
+    if value is None:
+        return ""
     if _is_of_offloading(policy) and not context.settings.object_stores:
         return "the brokers have no object store (object_stores in their settings)"
     return policy.note
@@ -318,7 +320,7 @@ class _Topics:
                 raise HttpRefusal(412, f"{policy.topic_query} is missing")
             await _check_clusters(self._context, policy, value)
             _check_store(self._context, policy, value)
-            note = _note(self._context, policy)
+            note = _note(self._context, policy, value)
             return await self._change(request, lambda own: policy.set_in(own, value), note)
 
         async def remove(request: Request) -> Response:

@@ -8,16 +8,15 @@ for super users. Names and shapes of values are Pulsar's, where it has them. Sou
 """
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import structlog
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
-    BrokerMetadataError,
     ConflictError,
     NotAllowedError,
     RequestError,
@@ -34,7 +33,7 @@ from magnetar.broker.features.scalable import (
 )
 from magnetar.broker.features.scalable.scaling import ScalePolicy, last_change_ms
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.fan_out import ask_elsewhere
+from magnetar.broker.http.fan_out import ask_elsewhere, value_in
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.policy import shape_of
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
@@ -43,7 +42,11 @@ from magnetar.broker.policies.model import AutoScale
 from magnetar.broker.policies.table import BY_FIELD
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.segment_owners import OwnSegments, segment_at, segment_path
+from magnetar.cursors import CursorError
+from magnetar.ledger.errors import LedgerError
 from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
 
 _AUTO_SCALE = shape_of(BY_FIELD["auto_scale"])
 _STATS_AT_ONCE = 16
@@ -436,17 +439,15 @@ class _Topics:
 
     async def stats(self, tenant: str, namespace: str, topic: str) -> dict[str, Any]:
         """Return the layout, with the statistics from the owners of the segments, by segment and
-        summed. A segment whose owner does not answer has no numbers."""
+        summed. A segment whose owner does not answer has no numbers, nor has one that cannot be
+        read now."""
         name = await self._named(tenant, namespace, topic)
         record = await self._scalable.get(name)
         limit = asyncio.Semaphore(_STATS_AT_ONCE)
 
         async def stats_of(segment: SegmentRecord) -> dict[str, Any]:
             async with limit:
-                try:
-                    return await self._stats_of(segment.name_in(name))
-                except (RequestError, HttpRefusal):
-                    return {}
+                return await self.numbers_of(segment.name_in(name))
 
         stats = await asyncio.gather(*map(stats_of, record.segments))
         owner = await self._context.admin.owner_of(name, is_authoritative=False, listener="")
@@ -458,6 +459,14 @@ class _Topics:
             "subscriptions": _subscriptions(record, stats),
         }
 
+    async def numbers_of(self, segment: TopicName) -> dict[str, Any]:
+        """Return the statistics of a segment; none if they cannot be had now."""
+        try:
+            return await self._stats_of(segment)
+        except (RequestError, HttpRefusal, LedgerError, CursorError) as error:
+            _log.info("segment_stats_missing", topic=str(segment), error=str(error))
+            return {}
+
     async def _stats_of(self, segment: TopicName) -> dict[str, Any]:
         """Return the statistics of a segment, from its owner."""
         try:
@@ -465,12 +474,7 @@ class _Topics:
         except ElsewhereError as elsewhere:
             path = f"{segment_path(segment)}/stats"
             answer = await ask_elsewhere(self._context.admin, elsewhere, "GET", path)
-            if not answer.is_success:
-                raise BrokerMetadataError(
-                    f"the owner of {segment} answered {answer.status}"
-                ) from elsewhere
-            found: dict[str, Any] = json.loads(answer.body)
-            return found
+            return value_in(answer, dict, f"the owner of {segment}")
         return await _own_stats(self._context, topic)
 
 

@@ -137,8 +137,11 @@ def _bundles(body: dict[str, Any]) -> int:
     """Return the number of bundles for a new namespace; 0 for the default."""
     wanted = body.get("bundles") or {}
     count = wanted.get("numBundles", 0) if isinstance(wanted, dict) else wanted
-    if not isinstance(count, int) or not 0 <= count <= _BUNDLES_MAX:
-        raise HttpRefusal(412, f"numBundles must be 1 to {_BUNDLES_MAX}, got {count!r}")
+    # True is an int to Python, too.
+    if type(count) is not int or not 0 <= count <= _BUNDLES_MAX:
+        raise HttpRefusal(
+            412, f"numBundles must be 1 to {_BUNDLES_MAX}, or 0 for the default, got {count!r:.100}"
+        )
     return count
 
 

@@ -7,7 +7,6 @@ Source: HTTP sheet, section 9.1.
 """
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -31,7 +30,7 @@ from magnetar.broker.features.offloading import offload_of
 from magnetar.broker.features.transactions.ids import COORDINATORS
 from magnetar.broker.http.bodies import RequestBody, noted
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.fan_out import on_each
+from magnetar.broker.http.fan_out import on_each, value_in
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.policies.records import asked
@@ -91,9 +90,9 @@ async def non_persistent_names(context: HttpContext, namespace: str) -> list[str
 async def _asked(context: HttpContext, http_url: str, path: str) -> list[str]:
     try:
         answer = await context.admin.ask(http_url, "GET", path)
+        return [str(name) for name in value_in(answer, list, f"the broker at {http_url}")]
     except BrokerMetadataError:
         return []
-    return [str(name) for name in json.loads(answer.body)] if answer.is_success else []
 
 
 async def properties_of(context: HttpContext, full_name: str) -> Mapping[str, str]:

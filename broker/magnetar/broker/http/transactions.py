@@ -5,7 +5,6 @@ its owner; a request about all combines the answers of their owners.
 """
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote_plus
@@ -27,7 +26,7 @@ from magnetar.broker.features.transactions.ids import COORDINATORS, TransactionI
 from magnetar.broker.features.transactions.pending_acks import PendingAckState
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions, state_of
 from magnetar.broker.http.context import HttpContext
-from magnetar.broker.http.fan_out import ask_elsewhere
+from magnetar.broker.http.fan_out import ask_elsewhere, value_in
 from magnetar.broker.http.internal_stats import topic_internal_stats
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import ElsewhereError, HttpRefusal
@@ -74,11 +73,7 @@ class _Transactions:
                 answer = await ask_elsewhere(
                     self._context.admin, elsewhere, "GET", f"{_PREFIX}/{where}"
                 )
-                if answer.status != 200:
-                    raise HttpRefusal(
-                        503, f"coordinator {number}: its broker answered {answer.status}"
-                    ) from None
-                return number, json.loads(answer.body)
+                return number, value_in(answer, dict, f"the broker of coordinator {number}")
             if where.startswith("slow"):
                 return number, self._slow(found, int(where.split("/")[1].split("?")[0]))
             return number, _stats(found)

@@ -127,9 +127,14 @@ def _check_references(
 ) -> None:
     for name, message in messages.items():
         numbers = {field.number for field in message.field}
-        if len(numbers) != len(message.field) or any(number < 1 for number in numbers):
+        if len(numbers) != len(message.field):
             raise InvalidSchemaError(f"fields of the message {name[1:101]} share a number")
         for field in message.field:
+            if field.number < 1:
+                raise InvalidSchemaError(
+                    f"{name[1:101]}.{field.name[:100]} has the number {field.number}; the least "
+                    "is 1"
+                )
             if _is_message(field) and field.type_name not in messages:
                 raise InvalidSchemaError(
                     f"{name[1:101]}.{field.name[:100]}: there is no {field.type_name[:100]!r}"

@@ -349,8 +349,9 @@ class SchemaRegistry:
         limit = self._settings.schema_versions_max
         if len(record.versions) >= limit:
             raise NotAllowedError(
-                f"{schema_id(topic)} has {len(record.versions)} versions of its schema; the limit "
-                f"is {limit}"
+                f"{schema_id(topic)} has {len(record.versions)} versions of its schema, deleted "
+                f"ones included; the limit is {limit}. To begin again, delete the schema with "
+                "force=true: this removes all versions, and messages that name them lose theirs"
             )
 
     async def _check(

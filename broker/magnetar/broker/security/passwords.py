@@ -1,15 +1,15 @@
 """Users and passwords in an htpasswd file: lines `user:$2y$…` (bcrypt) or `user:$apr1$…`.
 
 A check is slow on purpose. So checks run on threads, few at a time, and a keyed digest of each
-password that was right is remembered. For an unknown user, the password is checked against a fixed
-bcrypt hash of cost 10, so that this takes time, too, and the error text is that of a wrong
-password.
+password that was right is remembered. For an unknown user, the password is checked against the hash
+of another user, so that the time does not tell which users exist, and the error text is that of a
+wrong password.
 """
 
 import asyncio
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b, md5
 
 import bcrypt
@@ -26,8 +26,6 @@ _BCRYPT_BYTES = 72
 """Bytes of a password that bcrypt uses; it ignores the rest."""
 _BCRYPT_COST_MAX = 14
 PASSWORD_BYTES_MAX = 1024
-_DECOY = "$2b$10$vZRENAn1P5Ks0I0yfkPO6e5tNqSIhJWilm2BNMLwEDh66Ud3Ht/2i"
-"""Hash of no user's password: an unknown user is checked against it, for the time that it takes."""
 _WRONG = "wrong user or password"
 _APR1_PREFIX = "$apr1$"
 _APR1_ALPHABET = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -98,10 +96,12 @@ class Passwords:
         self._remembered_max = remembered_max
         self._remembered: dict[bytes, None] = {}
         self._hashes: Mapping[str, str] = {}
+        self._decoys: Sequence[str] = ()
 
     def replace(self, hashes: Mapping[str, str]) -> None:
         """Replace the users and the hashes of their passwords."""
         self._hashes = dict(hashes)
+        self._decoys = tuple(hashes.values())
         self._remembered.clear()
 
     async def authenticate(self, data: bytes) -> Identity:
@@ -114,19 +114,33 @@ class Passwords:
         hashed = self._hashes.get(user)
         digest = self._digest(data + (hashed or "").encode())
         if digest not in self._remembered:
-            await self._check(password, hashed)
+            await self._check(password, hashed, self._decoy(user))
             if self._hashes.get(user) != hashed:
                 raise AuthenticationError(_WRONG)
             self._remember(digest)
         return Identity(user, METHOD)
 
-    async def _check(self, password: bytes, hashed: str | None) -> None:
+    def _decoy(self, user: str) -> str | None:
+        """Return the hash to check an unknown user against; None if there are no users.
+
+        It is the hash of a user, and always that of the same one for a name. One decoy for all
+        would differ from users whose hashes have another cost, or are of apr1.
+        """
+        if not self._decoys:
+            return None
+        number = int.from_bytes(self._digest(user.encode()), "big")
+        return self._decoys[number % len(self._decoys)]
+
+    async def _check(self, password: bytes, hashed: str | None, decoy: str | None) -> None:
         if self._waiting >= self._waiting_max:
             raise AuthenticationError("too many passwords are being checked: try again")
         self._waiting += 1
         try:
             async with self._at_once:
-                is_right = await asyncio.to_thread(matches, password, hashed or _DECOY)
+                checked = hashed or decoy
+                is_right = checked is not None and await asyncio.to_thread(
+                    matches, password, checked
+                )
         finally:
             self._waiting -= 1
         if hashed is None or not is_right:

@@ -184,6 +184,8 @@ class Deliveries:
     """What to do with messages that were taken."""
 
     frames: list[bytes]
+    payload_bytes: int
+    """Bytes of the messages in `frames`."""
     sent: list[MessageId] = field(default_factory=list)
     """Ids of the messages in `frames`, for a consumer."""
     dead: list[Message] = field(default_factory=list)
@@ -217,13 +219,16 @@ class ConsumerCore:
     def deliver(self, messages: Sequence[Message], now_s: float) -> Deliveries:
         """Sort messages that were taken, at most as many as there was room for, and encode them."""
         most = self._redeliveries_max
-        deliveries = Deliveries([])
-        frames, sent, dead = deliveries.frames, deliveries.sent, deliveries.dead
+        frames: list[bytes] = []
+        sent: list[MessageId] = []
+        dead: list[Message] = []
+        discarded: list[Message] = []
+        payload_bytes = 0
         for message in messages:
             if message.is_encrypted and self._on_encrypted is not CryptoFailureAction.CONSUME:
                 # The broker has no keys. With FAIL, the message stays unacknowledged.
                 if self._on_encrypted is CryptoFailureAction.DISCARD:
-                    deliveries.discarded.append(message)
+                    discarded.append(message)
                 continue
             if most is not None and message.redelivery_count > most:
                 dead.append(message)
@@ -231,8 +236,9 @@ class ConsumerCore:
             message_id = message.message_id
             sent.append(message_id)
             frames.append(message_frame(message, message_id, with_encryption=True))
+            payload_bytes += len(message.data)
         self.credit.sent(sent, now_s)
-        return deliveries
+        return Deliveries(frames, payload_bytes, sent, dead, discarded)
 
     def on_text(self, data: bytes) -> Effect:
         """Handle a frame of the client. Raises: BadFrameError: the session must end."""
@@ -272,7 +278,8 @@ class ReaderCore:
         """Encode messages that were taken, at most as many as there was room for."""
         wanted = [each for each in messages if self._takes_encrypted or not each.is_encrypted]
         self._window.sent(len(wanted))
-        return Deliveries([message_frame(each, each.message_id) for each in wanted])
+        frames = [message_frame(each, each.message_id) for each in wanted]
+        return Deliveries(frames, sum(len(each.data) for each in wanted))
 
     def on_text(self, data: bytes) -> Effect:
         """Handle a frame of the client. Raises: BadFrameError: the session must end."""

@@ -93,7 +93,11 @@ class _Receiving:
         raise NotImplementedError
 
     def _queue_size(self, messages_max: int) -> QueueSize:
-        """Return the queue size of one consumer: an equal share of what the session may hold."""
+        """Return the queue size of one consumer: its share of what the session may hold.
+
+        Consumers that exist keep their share when topics are added, so all may hold more than that:
+        by the logarithm of the number of topics if they come one by one.
+        """
         most = max(1, min(messages_max, _QUEUE_ALL_TOPICS_MAX // self._topics_opened))
         return QueueSize(
             messages_max=most,
@@ -134,9 +138,9 @@ class _Receiving:
                 consumer.acknowledge_many(deliveries.discarded)
             if deliveries.frames:
                 self.traffic.messages += len(deliveries.frames)
-                self.traffic.payload_bytes += size
+                self.traffic.payload_bytes += deliveries.payload_bytes
                 socket.send(deliveries.frames)
-                self._after_sent(consumer, messages[-1].message_id, deliveries.sent)
+            self._after_take(consumer, messages[-1].message_id, deliveries.sent)
 
     @property
     def _may_take(self) -> bool:
@@ -146,8 +150,9 @@ class _Receiving:
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         """Handle messages that were delivered too often."""
 
-    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
-        """Note that messages of a consumer were sent, up to `last`."""
+    def _after_take(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
+        """Note that the messages of a consumer up to `last` were taken, and which ones were
+        sent."""
 
 
 class ConsumerSession(_Receiving):
@@ -191,7 +196,12 @@ class ConsumerSession(_Receiving):
         )
 
     async def open(self) -> None:
-        topics = await self._find_topics()
+        parents = await self._find_parents()
+        self._check_count(parents)
+        for topic in parents:
+            await self._check_rights(topic)
+        found = await asyncio.gather(*(self._links.topics_of(topic) for topic in parents))
+        topics = [topic for topics in found for topic in topics]
         self._check_count(topics)
         self._topics_opened = max(1, len(topics))
         await self._sources.open(topics, self._open_one)
@@ -203,15 +213,22 @@ class ConsumerSession(_Receiving):
             await self._check_rights(topic)
 
     async def discover(self) -> None:
-        if self._unsubscribing is not None:
+        """Open new topics and partitions, up to the limit.
+
+        Skip those that the client may not consume, or that cannot be opened now: they must not keep
+        the session from the others. Discovery tries them again, within the room that is left.
+        """
+        room = self._settings.websocket_topics_max - len(self._sources.topics)
+        if self._unsubscribing is not None or room <= 0:
             return
-        known = set(self._sources.topics)
-        new = [topic for topic in await self._find_topics() if topic not in known]
-        room = self._settings.websocket_topics_max - len(known)
-        # A topic that had no partitions when it was subscribed keeps its consumer.
-        new = [topic for topic in new if topic.partitioned not in known][: max(0, room)]
-        if new:
-            await self._sources.open(new, self._open_one)
+        new = (await self._find_new(room))[:room]
+        self._topics_opened = max(1, len(self._sources.topics) + len(new))
+        results = await asyncio.gather(
+            *(self._sources.open([topic], self._open_one) for topic in new), return_exceptions=True
+        )
+        for topic, result in zip(new, results, strict=True):
+            if isinstance(result, BaseException):
+                _skip(topic, result)
 
     async def close(self) -> None:
         if self._ack_timer is not None:
@@ -221,18 +238,44 @@ class ConsumerSession(_Receiving):
             await asyncio.gather(self._unsubscribing, return_exceptions=True)
         await super().close()
 
-    async def _find_topics(self) -> list[TopicName]:
-        endpoint = self._endpoint
-        parents: Sequence[TopicName] = endpoint.topics
-        if endpoint.pattern is not None:
-            await self._rights.check_list(endpoint.pattern.namespace)
-            names = await self._links.names_of(endpoint.pattern.namespace)
-            parents = endpoint.pattern.select(names)
-            self._check_count(parents)
-        for topic in parents:
+    async def _find_parents(self) -> Sequence[TopicName]:
+        """Return the topics of the session; a partition counts as its topic."""
+        pattern = self._endpoint.pattern
+        if pattern is None:
+            return self._endpoint.topics
+        await self._rights.check_list(pattern.namespace)
+        return pattern.select(await self._links.names_of(pattern.namespace))
+
+    async def _find_new(self, room: int) -> list[TopicName]:
+        """Return topics and partitions that the session does not have: those of its topics, and
+        those of at most `room` other topics."""
+        known = set(self._sources.topics)
+        known_parents = {topic.partitioned for topic in known}
+        parents: list[TopicName] = []
+        for topic in await self._find_parents():
+            is_known = topic in known_parents
+            if (is_known or room > 0) and await self._may_consume(topic):
+                parents.append(topic)
+                room -= not is_known
+        results = await asyncio.gather(
+            *(self._links.topics_of(topic) for topic in parents), return_exceptions=True
+        )
+        found: list[TopicName] = []
+        for parent, result in zip(parents, results, strict=True):
+            if isinstance(result, BaseException):
+                _skip(parent, result)
+            else:
+                found += result
+        # A topic that had no partitions when it was subscribed keeps its consumer.
+        return [topic for topic in found if topic not in known and topic.partitioned not in known]
+
+    async def _may_consume(self, topic: TopicName) -> bool:
+        try:
             await self._check_rights(topic)
-        found = await asyncio.gather(*(self._links.topics_of(topic) for topic in parents))
-        return [topic for topics in found for topic in topics]
+        except UpgradeRefusedError as error:
+            _log.debug("websocket_topic_skipped", topic=str(topic), error=str(error))
+            return False
+        return True
 
     async def _check_rights(self, topic: TopicName) -> None:
         """Check the rights to consume, and to produce to the dead letter topic: a refusal comes
@@ -299,7 +342,7 @@ class ConsumerSession(_Receiving):
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         self._dead_letters.put(consumer, messages)
 
-    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
+    def _after_take(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
         self._dead_letters.delivered(sent)
         if self._ack_timer is None:
             self._arm_ack_timer()
@@ -379,6 +422,13 @@ class ReaderSession(_Receiving):
         self._sizes[reader.consumer] = size
         return reader.consumer
 
-    def _after_sent(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
+    def _after_take(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
         # Tells the broker the reader's position: for its backlog, and to let it drop read messages.
         consumer.acknowledge_cumulative(last)
+
+
+def _skip(topic: TopicName, error: BaseException) -> None:
+    """Log that a topic was not opened. Raise an error that is a defect."""
+    if not isinstance(error, SdkError):
+        raise error
+    _log.info("websocket_topic_skipped", topic=str(topic), error=str(error))

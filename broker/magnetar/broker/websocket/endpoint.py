@@ -31,6 +31,9 @@ from magnetar.sdk.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 QUERY_FIELDS_MAX: Final = 100
 PATTERN_CHARACTERS_MAX: Final = 1024
 _PATTERN_BYTES_MAX = 1 << 20
+_BATCH_SIZE_MAX = 1 << 20
+"""Messages of a batch in an id that a client sends. Acknowledgements take a bit for each, so a
+false size would cost memory and time."""
 _MULTI_TOPIC_PARTS = 5
 _CONSUMER_PARTS = 9
 _TOPIC_PARTS = 8
@@ -368,6 +371,8 @@ def parse_message_id(text: str) -> MessageId:
     message_id = MessageId.from_bytes(data)
     if message_id.batch_index < -1 or message_id.batch_size < 0:
         raise MalformedPayloadError("a message id with a negative index")
+    if max(message_id.batch_index, message_id.batch_size) > _BATCH_SIZE_MAX:
+        raise MalformedPayloadError(f"a batch has at most {_BATCH_SIZE_MAX} messages")
     return message_id
 
 

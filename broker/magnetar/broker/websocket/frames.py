@@ -20,7 +20,7 @@ from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import MalformedPayloadError
 
-_LONG_MAX = (1 << 63) - 1
+LONG_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -116,7 +116,7 @@ def parse_command(data: bytes) -> Command:
         permits = body.get("permitMessages")
         if isinstance(permits, bool) or not isinstance(permits, int):
             raise BadFrameError(Code.BAD_JSON, "a permit needs the number permitMessages")
-        if not 0 <= permits <= _LONG_MAX:
+        if not 0 <= permits <= LONG_MAX:
             raise BadFrameError(Code.BAD_JSON, "permitMessages is out of range")
         return Command(CommandType.PERMIT, permits=permits)
     if kind == CommandType.UNSUBSCRIBE.value:
@@ -205,7 +205,7 @@ def _long(body: dict[str, Any], name: str, context: str | None) -> int | None:
     value = body.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _LONG_MAX:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > LONG_MAX:
         raise BadFrameError(Code.BAD_JSON, f"{name} is not a 64-bit number", context=context)
     return value if value > 0 else None
 
@@ -292,11 +292,16 @@ def id_text(message_id: MessageId) -> str:
 
 
 def time_text(epoch_ms: int) -> str:
-    """Format a time as ISO 8601 with milliseconds, in UTC; later than year 9999 gives its end."""
+    """Format a time as ISO 8601 with milliseconds, in UTC. Times outside of the years 1 to 9999
+    give the nearest end."""
+    if epoch_ms > LONG_MAX:
+        # The metadata has no sign: clients store a time before 1970 as its two's complement.
+        epoch_ms -= 1 << 64
     try:
         moment = _EPOCH + epoch_ms * _MILLISECOND
     except OverflowError:
-        moment = datetime.max.replace(tzinfo=UTC)
+        end = datetime.max if epoch_ms > 0 else datetime.min
+        moment = end.replace(tzinfo=UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

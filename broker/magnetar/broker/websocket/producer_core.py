@@ -11,7 +11,13 @@ from base64 import b64decode
 
 from magnetar.broker.websocket.endpoint import HashingScheme, RoutingMode
 from magnetar.broker.websocket.errors import BadFrameError, Code
-from magnetar.broker.websocket.frames import Publish, parse_publish, receipt_frame, send_error_frame
+from magnetar.broker.websocket.frames import (
+    LONG_MAX,
+    Publish,
+    parse_publish,
+    receipt_frame,
+    send_error_frame,
+)
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.key_hashes import java_string_hash, murmur3_hash
@@ -26,15 +32,20 @@ class Router:
         self._hash = _HASHES[hashing]
         self._turns = routing is RoutingMode.ROUND_ROBIN
         self._next = first
+        self._single: int | None = None
 
     def choose(self, key: str | None, partitions: int) -> int:
         """Return the index of a partition, from 0 on."""
         if key is not None:
             return self._hash(key) % partitions
-        chosen = self._next % partitions
         if self._turns:
+            chosen = self._next % partitions
             self._next += 1
-        return chosen
+            return chosen
+        if self._single is None or self._single >= partitions:
+            # It stays when partitions are added: the order of messages depends on it.
+            self._single = self._next % partitions
+        return self._single
 
 
 def _murmur(text: str) -> int:
@@ -107,10 +118,10 @@ def sent_key(publish: Publish) -> str | bytes | None:
 
 
 def deliver_at_ms(publish: Publish, now_ms: int) -> int | None:
-    """Return the delivery time in ms since the epoch; None for at once. A delay wins over a
-    time."""
+    """Return the delivery time in ms since the epoch; None for at once. A delay wins over a time,
+    and ends at the latest time that the metadata of a message can hold."""
     if publish.deliver_after_ms is not None:
-        return now_ms + publish.deliver_after_ms
+        return min(now_ms + publish.deliver_after_ms, LONG_MAX)
     return publish.deliver_at_ms
 
 
@@ -123,4 +134,5 @@ def encoded_metadata(publish: Publish, due_ms: int | None) -> MessageMetadata:
         properties=[KeyValue(key=k, value=v) for k, v in (publish.properties or {}).items()],
         event_time=publish.event_time_ms,
         deliver_at_time=due_ms,
+        replicate_to=publish.replicate_to,
     )

@@ -149,6 +149,7 @@ class ProducerSession:
                     properties=publish.properties,
                     event_time_ms=publish.event_time_ms,
                     deliver_at_ms=due_ms,
+                    replicate_to=publish.replicate_to,
                     on_sent=on_sent,
                 )
         except (SdkError, PendingLimitError) as error:

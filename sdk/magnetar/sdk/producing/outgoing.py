@@ -1,7 +1,7 @@
 """Outgoing messages and the metadata that they carry. Pure."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +15,8 @@ from magnetar.sdk.wire.pulsar_pb2 import (
 )
 
 _LOW_16 = 0xFFFF
+_UINT64_MAX = (1 << 64) - 1
+_INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,9 @@ class OutgoingMessage:
     deliver_at_ms: int | None = None
     """Earliest delivery, in ms since the epoch (Shared and Key_Shared). Such a message is not
     batched."""
+    replicate_to: Sequence[str] | None = None
+    """Clusters that get a copy, of those that the topic is replicated to; by default all of them.
+    Such a message is not batched."""
     sequence_id: int | None = None
     """The application's own sequence id, above the one before; by default the next one."""
     is_null: bool = False
@@ -51,6 +56,7 @@ class OutgoingMessage:
             and self.properties is None
             and self.event_time_ms is None
             and self.deliver_at_ms is None
+            and not self.replicate_to
             and not self.is_null
             and not self.is_null_key
             and self.schema_version is None
@@ -68,10 +74,13 @@ class OutgoingMessage:
 
         Raises:
             TypeError: a field has another type than declared; the text says which.
+            ValueError: a time is out of range; the text says which.
         """
         if self.is_plain:
             return None
         try:
+            if isinstance(self.replicate_to, str):  # Its letters are not clusters.
+                raise TypeError
             return MessageMetadata(
                 partition_key=None if self.key is None else self.metadata_key,
                 partition_key_b64_encoded=True if isinstance(self.key, bytes) else None,
@@ -79,12 +88,19 @@ class OutgoingMessage:
                 properties=[KeyValue(key=k, value=v) for k, v in (self.properties or {}).items()],
                 event_time=self.event_time_ms,
                 deliver_at_time=self.deliver_at_ms,
+                replicate_to=self.replicate_to,
                 null_value=self.is_null or None,
                 null_partition_key=self.is_null_key or None,
                 schema_version=self.schema_version or None,
             )
         except (TypeError, AttributeError):
             raise TypeError(self._misfit()) from None
+        except ValueError:
+            if not 0 <= (self.event_time_ms or 0) <= _UINT64_MAX:
+                raise ValueError(f"event_time_ms is out of range: {self.event_time_ms}") from None
+            if not -_INT64_MAX <= (self.deliver_at_ms or 0) <= _INT64_MAX:
+                raise ValueError(f"deliver_at_ms is out of range: {self.deliver_at_ms}") from None
+            raise  # Text that is not Unicode.
 
     def _misfit(self) -> str:
         """Return the text that says which field has a wrong type."""
@@ -96,6 +112,9 @@ class OutgoingMessage:
             time = getattr(self, name)
             if not isinstance(time, (int, type(None))):
                 return f"{name} must be whole milliseconds since 1970, not {time!r}"
+        clusters = self.replicate_to or ()
+        if isinstance(clusters, str) or not all(isinstance(each, str) for each in clusters):
+            return f"replicate_to must be names of clusters, not {self.replicate_to!r:.200}"
         return f"properties must map text to text, not {self.properties!r:.200}"
 
 

@@ -276,7 +276,7 @@ class PartitionedProducer(Producer[T]):
         if self._router.is_blind:
             run = self._router.run_messages_max
             for at in range(0, len(payloads), run):
-                index = self._router.next_run() % len(self._slots)
+                index = self._router.next_run(len(self._slots))
                 shares.setdefault(index, []).extend(payloads[at : at + run])
         else:
             for payload in payloads:
@@ -324,7 +324,7 @@ class PartitionedProducer(Producer[T]):
             SdkError: a producer could not be started; all of them are closed again.
         """
         eager = not self._settings.lazy_partitions
-        first = self._slots if eager else [self._slots[self._router.next_run() % len(self._slots)]]
+        first = self._slots if eager else [self._slots[self._router.next_run(len(self._slots))]]
         try:
             await self._start_all(first)
         except BaseException:

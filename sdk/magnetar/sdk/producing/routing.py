@@ -61,6 +61,7 @@ class PartitionRouter:
         # A random start, so that the producers of a program do not all fill the same partition
         # first.
         self._current = random.getrandbits(16)
+        self._single: int | None = None
         self._messages = self._bytes = 0
         self._since_s = 0.0
 
@@ -82,15 +83,23 @@ class PartitionRouter:
             key = message.metadata_key
             return self._hashing.of(key) % partitions
         if routing is RoutingMode.SINGLE_PARTITION:
-            return self._current % partitions
+            return self._single_of(partitions)
         return self._in_turn(len(message.payload), now_s) % partitions
 
-    def next_run(self) -> int:
-        """Return the next partition in turn for a whole batch of messages without keys, not yet
-        modulo."""
+    def next_run(self, partitions: int) -> int:
+        """Return the next partition in turn for a whole batch of messages without keys."""
+        if self._routing is RoutingMode.SINGLE_PARTITION:
+            return self._single_of(partitions)
         if self._routing is RoutingMode.ROUND_ROBIN:
             self._switch(0.0)
-        return self._current
+        return self._current % partitions
+
+    def _single_of(self, partitions: int) -> int:
+        """Return the single partition. It stays when partitions are added: the order of messages
+        depends on it. (The segments of a scalable topic may become fewer.)"""
+        if self._single is None or self._single >= partitions:
+            self._single = self._current % partitions
+        return self._single
 
     @property
     def is_blind(self) -> bool:

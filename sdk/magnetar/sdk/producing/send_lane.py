@@ -23,6 +23,9 @@ from magnetar.sdk.producing.under_way import SendsUnderWay
 from magnetar.sdk.settings import ProducerSettings
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
+_SEQUENCE_ID_MAX = (1 << 63) - 1
+"""Largest sequence id: other clients and servers read it as a signed number."""
+
 
 class SendLane:
     """The send path of one producer of one topic."""
@@ -104,6 +107,7 @@ class SendLane:
         if (
             self._settings.batching
             and message.deliver_at_ms is None
+            and not message.replicate_to
             and message.schema_version is None
             and size + len(raw) + ITEM_HEADER_BYTES_MAX <= most
         ):
@@ -206,6 +210,10 @@ class SendLane:
 
     def _use_sequence_id(self, sequence_id: int) -> None:
         """Give the next message this sequence id."""
+        if sequence_id > _SEQUENCE_ID_MAX:
+            raise ValueError(
+                f"{self._topic}: sequence id {sequence_id} must be at most {_SEQUENCE_ID_MAX}"
+            )
         if self._batches.has_several:
             # Several open batches are numbered one after the other, not message by message.
             self.close_batches()

@@ -31,6 +31,7 @@ class ValueEncoder(Generic[T]):
         event_time_ms: int | None = None,
         deliver_at_ms: int | None = None,
         sequence_id: int | None = None,
+        replicate_to: Sequence[str] | None = None,
     ) -> OutgoingMessage:
         """Return the message of a value; for None, a message that is marked as having no value.
 
@@ -59,6 +60,7 @@ class ValueEncoder(Generic[T]):
             event_time_ms=event_time_ms,
             deliver_at_ms=deliver_at_ms,
             sequence_id=sequence_id,
+            replicate_to=replicate_to,
             is_null=is_null,
             is_null_key=is_null_key,
         )

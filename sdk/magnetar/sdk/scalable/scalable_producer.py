@@ -326,7 +326,7 @@ class ScalableProducer(Producer[T]):
     async def _claim(self) -> None:
         active = sorted(self._lanes.layout.active, key=lambda each: each.id)
         if self._settings.access_mode is AccessMode.SHARED:
-            active = [active[self._router.next_run() % len(active)]]
+            active = [active[self._router.next_run(len(active))]]
         for segment in active:
             if segment.id in self._producers:
                 continue

@@ -333,6 +333,16 @@ def test_what_has_no_effect_says_so(rest: Rest) -> None:
     assert rest("PUT", f"{NS}/offloadThreshold", -1).status == 204
 
 
+@pytest.mark.parametrize("place", [NS, PLAIN])
+def test_a_removal_keeps_nothing_and_notes_nothing(rest: Rest, place: str) -> None:
+    path = f"{place}/entryFilters"
+    wanted = {"entryFilterNames": "jms"}
+    assert "kept, without effect" in rest("POST", path, wanted).headers["x-magnetar-note"]
+    assert "x-magnetar-note" not in rest("DELETE", path).headers
+    # A request without a body removes the policy, too.
+    assert "x-magnetar-note" not in rest("POST", path).headers
+
+
 def test_grants_are_kept_and_taken_back(rest: Rest) -> None:
     assert rest("POST", f"{NS}/permissions/alice", ["consume", "produce"]).status == 204
     assert rest("POST", f"{PLAIN}/permissions/alice", ["functions"]).status == 204
@@ -538,6 +548,8 @@ def test_the_topics_of_all_bundles_lie_inside_of_them(rest: Rest) -> None:
         found += answer["hashPositions"]
     assert f"persistent://{NAMESPACE}/plain" in found
     assert len(found) == len(set(found))
+    path = f"{NS}/{bounds[0]}_{bounds[1]}/topicHashPositions"
+    assert rest("GET", f"{path}?topics=other://a/b/c").status == 412
 
 
 def test_the_namespaces_of_an_anti_affinity_group_are_listed(rest: Rest) -> None:

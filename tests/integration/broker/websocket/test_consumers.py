@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from magnetar.sdk import Client, ConsumerSettings, ProducerSettings, SubscriptionType
+from magnetar.broker.websocket.frames import id_text
+from magnetar.sdk import Client, ConsumerSettings, MessageId, ProducerSettings, SubscriptionType
 from magnetar.sdk.schemas import INT64, AvroSchema, KeyValue, KeyValueEncoding, KeyValueSchema
 from tests.integration.broker.websocket.sockets import (
     WAIT_S,
@@ -185,6 +186,17 @@ async def test_a_negative_acknowledgement_brings_the_message_again(topic: Topic)
         again = await consumer.receive()
         assert again["messageId"] == message["messageId"]
         assert (message["redeliveryCount"], again["redeliveryCount"]) == (0, 1)
+
+
+async def test_an_id_of_no_message_keeps_no_other_from_coming_again(topic: Topic) -> None:
+    query = "subscriptionType=Shared&negativeAckRedeliveryDelay=100"
+    async with topic.consumer(query) as consumer, topic.producer() as producer:
+        await producer.publish_ok("hello")
+        first = await consumer.receive()
+        for message_id in (id_text(MessageId.EARLIEST), first["messageId"]):
+            await consumer.nack(message_id)
+        again = await consumer.receive()
+        assert (again["messageId"], again["redeliveryCount"]) == (first["messageId"], 1)
 
 
 async def test_what_is_not_answered_in_time_comes_again(topic: Topic) -> None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from magnetar.broker.http.authentication import Message, Receive, Scope, Send
-from magnetar.broker.http.console.forwarding import BODY_BYTES_MAX, HOPS_MAX, Forwarding
+from magnetar.broker.http.authentication import Application, Message, Receive, Scope, Send
+from magnetar.broker.http.console.forwarding import BODY_BYTES_MAX, HEADER, HOPS_MAX, Forwarding
 from magnetar.ledger.system import SystemNetwork
 
 TOKEN = b"Bearer the-token-of-who-asks"
@@ -69,14 +69,15 @@ async def test_a_program_is_redirected_as_ever() -> None:
 
 
 async def test_a_page_gets_the_answer_of_the_owner_who_is_asked_in_its_name() -> None:
-    shown = ("Content-Type: text/plain", "X-Pulsar-Message-ID: 1:2", "Set-Cookie: no=thing")
-    async with _owner("404 Not Found", *shown, body="not here") as owner:
+    shown = ("Content-Type: text/plain", "X-Pulsar-Message-ID: 1:2", "X-Magnetar-Note: no effect")
+    async with _owner("404 Not Found", *shown, "Set-Cookie: no=thing", body="not here") as owner:
         url = f"http://127.0.0.1:{owner.port}/p%2Fq?authoritative=true"
         sent = ((b"authorization", TOKEN), (b"content-type", b"application/json"))
         status, headers, body = await _ask(url, *sent, (b"cookie", b"a=b"), body=b'{"a": 1}')
     assert (status, body) == (404, b"not here")
     assert headers[b"content-type"] == b"text/plain"
     assert headers[b"x-pulsar-message-id"] == b"1:2"
+    assert headers[b"x-magnetar-note"] == b"no effect"
     assert b"set-cookie" not in headers
     (request,) = owner.requests
     assert request.startswith(b"POST /p%2Fq?authoritative=true HTTP/1.1\r\n")
@@ -117,3 +118,39 @@ async def test_a_body_has_a_bound() -> None:
         url = f"http://127.0.0.1:{owner.port}/x"
         assert (await _ask(url, body=b"x" * BODY_BYTES_MAX))[0] == 200
         assert (await _ask(url, body=b"x" * (BODY_BYTES_MAX + 1)))[0] == 413
+
+
+async def _through(app: Application, received: list[Message]) -> list[Message]:
+    """What the page gets of an application that answers itself."""
+    said: list[Message] = []
+
+    async def receive() -> Message:
+        return received.pop(0)
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/p", "headers": [(HEADER, b"1")]}
+    await Forwarding(app, SystemNetwork(), timeout_s=10)(scope, receive, send)
+    return said
+
+
+async def test_half_a_body_has_no_effect_and_is_not_called_too_long() -> None:
+    async def unused(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError
+
+    half = {"type": "http.request", "body": b"half", "more_body": True}
+    said = await _through(unused, [half, {"type": "http.disconnect"}])
+    assert (said[0]["status"], b"disconnected" in said[1]["body"]) == (400, True)
+
+
+async def test_an_answer_in_parts_learns_that_the_page_is_gone() -> None:
+    received: list[Message] = []
+
+    async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
+        received.append(await receive())
+        received.append(await receive())
+
+    body = {"type": "http.request", "body": b"whole", "more_body": False}
+    await _through(streaming, [body, {"type": "http.disconnect"}])
+    assert received == [body, {"type": "http.disconnect"}]

@@ -1,17 +1,29 @@
 """A row per topic, and what of all topics needs a person."""
 
-from typing import Any
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.http import overview
-from magnetar.broker.http.attention import KEPT_MS, SHARE_OF_TIME, kept_s, merged, quorum_of
+from magnetar.broker.http.attention import (
+    KEPT_MS,
+    SHARE_OF_TIME,
+    _Attention,
+    kept_s,
+    merged,
+    quorum_of,
+)
+from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.hoarding import (
     HOARDING_AFTER_MS,
     HOARDING_MESSAGES_MIN,
     is_hoarding,
 )
+from magnetar.broker.http.members import Members
 from magnetar.broker.http.overview import (
     ITEMS_MAX,
     QUOTA_SHARE_MIN,
@@ -26,6 +38,7 @@ from magnetar.broker.policies.model import BacklogPolicy, BacklogQuota, QuotaTyp
 from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Harness, batch, entry
+from tests.unit.broker.memory_log import ManualClock
 from tests.waiting import settle
 
 
@@ -162,3 +175,20 @@ def test_a_walk_that_takes_long_is_not_repeated_soon() -> None:
 def test_the_quorum_that_confirms_a_message_is_told() -> None:
     settings = BrokerSettings(ensemble_size=3, write_quorum=3, ack_quorum=1)
     assert quorum_of(settings) == {"ensemble": 3, "write": 3, "ack": 1}
+
+
+async def test_requests_at_once_cause_one_pass_over_all_topics() -> None:
+    topics = SimpleNamespace(loaded=[])
+    context = SimpleNamespace(clock=ManualClock(), topics=topics)
+    routes = _Attention(cast(HttpContext, context), lambda: 0, cast(Members, None))
+    passes = 0
+
+    async def rows(_: Sequence[Any]) -> list[Row]:
+        nonlocal passes
+        passes += 1
+        await asyncio.sleep(0)
+        return []
+
+    vars(routes)["_rows"] = rows
+    answers = await asyncio.gather(*(routes.attention(own=True) for _ in range(3)))
+    assert (passes, answers[1:]) == (1, answers[:2])

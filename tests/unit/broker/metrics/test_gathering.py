@@ -2,14 +2,20 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.replication.sending import Sending
 from magnetar.broker.http.metrics.page import Gathering, SumsOfCounters
 from magnetar.broker.http.metrics.sampler import STEPS_AT_ONCE, Sampler
 from magnetar.broker.http.metrics.text import Table, Value
-from magnetar.broker.http.metrics.topic_values import TOPIC, with_replication
+from magnetar.broker.http.metrics.topic_values import (
+    TOPIC,
+    InSubscriptions,
+    in_subscriptions,
+    with_replication,
+)
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import SHARED
 from magnetar.broker.topics.services import Counters
@@ -203,3 +209,12 @@ async def test_rates_are_sampled_in_slices_and_shown() -> None:
     assert shown[0] == 2
     assert world.sampler.topics.of(world.topics[0])[0] == 0
     assert len(TOPIC) == len({each.name for each in TOPIC})
+
+
+def test_a_subscription_that_is_being_opened_counts_in_no_sum() -> None:
+    cursor = SimpleNamespace(backlog_entries=7)
+    context = SimpleNamespace(delays=None)
+    opened = SimpleNamespace(is_open=True, consumers=[1], cursor=cursor, context=context)
+    opening = SimpleNamespace(is_open=False, consumers=[2])
+    topic = SimpleNamespace(subscriptions={"a": opened, "b": opening})
+    assert in_subscriptions(cast(Topic, topic)) == InSubscriptions(1, 1, 7, 0)

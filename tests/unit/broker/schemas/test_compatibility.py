@@ -307,15 +307,23 @@ def test_protobuf_fields_are_compared_by_their_numbers(
 
 
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "reason"),
     [
-        proto(part(1, _Field.TYPE_MESSAGE, type_name=".p.Missing")),
-        proto(part(1, _Field.TYPE_INT32), part(1, _Field.TYPE_INT32)),
-        proto(part(0, _Field.TYPE_INT32)),
+        (
+            proto(part(1, _Field.TYPE_MESSAGE, type_name=".p.Missing")),
+            r"p\.M\.f1: there is no '\.p\.Missing'",
+        ),
+        (
+            proto(part(1, _Field.TYPE_INT32), part(1, _Field.TYPE_INT32)),
+            r"fields of the message p\.M share a number",
+        ),
+        (proto(part(0, _Field.TYPE_INT32)), r"p\.M\.f0 has the number 0; the least is 1"),
     ],
 )
-def test_protobuf_descriptors_that_make_no_sense_are_refused(schema: SchemaData) -> None:
-    with pytest.raises(InvalidSchemaError):
+def test_protobuf_descriptors_that_make_no_sense_are_refused(
+    schema: SchemaData, reason: str
+) -> None:
+    with pytest.raises(InvalidSchemaError, match=reason):
         parse(schema)
 
 

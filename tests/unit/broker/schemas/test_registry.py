@@ -212,6 +212,18 @@ async def test_topics_have_only_so_many_versions() -> None:
     assert await registry.put(TOPIC, avro("b"), DEFAULTS) == 1
 
 
+async def test_deleted_versions_count_until_they_are_removed() -> None:
+    registry = Brokers(schema_versions_max=2).registry()
+    await registry.put(TOPIC, avro("a"), DEFAULTS)
+    await registry.delete(TOPIC)
+    with pytest.raises(
+        NotAllowedError, match=r"2 versions .*, deleted ones included;.* force=true"
+    ):
+        await registry.put(TOPIC, avro("b"), DEFAULTS)
+    await registry.remove(TOPIC)
+    assert await registry.put(TOPIC, avro("b"), DEFAULTS) == 0
+
+
 async def test_a_definition_that_cannot_be_written_leaves_no_ledger_behind() -> None:
     brokers = Brokers()
     brokers.ledgers.fails = True

@@ -143,6 +143,24 @@ async def test_a_wrong_user_and_a_wrong_password_get_the_same_words(wrong: bytes
         await passwords().authenticate(wrong)
 
 
+async def test_an_unknown_user_takes_as_long_as_one_of_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[str] = []
+
+    def matches(_: bytes, hashed: str) -> bool:
+        checked.append(hashed)
+        return True  # As if it were the password of that user.
+
+    monkeypatch.setattr("magnetar.broker.security.passwords.matches", matches)
+    found = passwords()
+    for name in [f"unknown{n}" for n in range(20)] * 2:
+        with pytest.raises(AuthenticationError, match=r"^wrong user or password$"):
+            await found.authenticate(f"{name}:open sesame".encode())
+    assert set(checked) == {BCRYPT, APR1}
+    assert checked[:20] == checked[20:]  # A name always takes the same time, as a user does.
+
+
 @pytest.mark.parametrize("wrong", [b"", b"basil", b"a:\0b", b"a:" + b"x" * 1023])
 async def test_what_is_no_user_and_password_is_refused(wrong: bytes) -> None:
     with pytest.raises(AuthenticationError):

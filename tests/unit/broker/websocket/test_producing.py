@@ -1,4 +1,4 @@
-"""Producer sessions share a bound on what is under way; at it, none of them is read."""
+"""Producer sessions pass on what frames say, and share a bound on what is under way."""
 
 import json
 from base64 import b64encode
@@ -6,17 +6,23 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.security import Authorizer
 from magnetar.broker.security.identity import NOBODY
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.websocket.access import Rights
 from magnetar.broker.websocket.endpoint import ProducerParameters, parse_target
+from magnetar.broker.websocket.frames import parse_publish
+from magnetar.broker.websocket.producer_core import deliver_at_ms, encoded_metadata
 from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.message_id import MessageId
 from tests.waiting import settle
+
+LONG_MAX = (1 << 63) - 1
 
 
 class FakeProducer:
@@ -24,9 +30,11 @@ class FakeProducer:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[..., None]] = []
+        self.sent: list[dict[str, Any]] = []
 
-    def send_nowait(self, payload: bytes, *, on_sent: Callable[..., None], **_: Any) -> None:
+    def send_nowait(self, payload: bytes, *, on_sent: Callable[..., None], **more: Any) -> None:
         self.waiting.append(on_sent)
+        self.sent.append(more)
 
     async def close(self) -> None:
         """What waits is never told."""
@@ -68,8 +76,10 @@ class Client:
         self.session.begin(self.socket)
 
     def publish(self, size: int) -> None:
-        payload = b64encode(bytes(size)).decode()
-        self.session.on_text(json.dumps({"payload": payload}).encode())
+        self.publish_frame(payload=b64encode(bytes(size)).decode())
+
+    def publish_frame(self, **frame: Any) -> None:
+        self.session.on_text(json.dumps({"payload": "", **frame}).encode())
 
     def stored(self) -> None:
         self.producer.waiting.pop(0)(MessageId(1, 0), None)
@@ -104,3 +114,19 @@ async def test_a_session_that_ends_gives_back_what_nobody_will_tell_of() -> None
     assert not other.socket.is_held
     one.stored()  # after all
     assert budget.pending_bytes == 10
+
+
+def test_a_publish_names_the_clusters_that_get_a_copy() -> None:
+    client = Client(PublishBudget(100))
+    client.publish_frame(replicationClusters=["west", "east"])
+    client.publish_frame()
+    assert [each["replicate_to"] for each in client.producer.sent] == [("west", "east"), ()]
+    publish = parse_publish(b'{"payload": "", "replicationClusters": ["west"]}')
+    assert list(encoded_metadata(publish, None).replicate_to) == ["west"]
+
+
+@pytest.mark.parametrize("delay_ms", [1, LONG_MAX])
+def test_a_delay_past_the_end_of_time_means_the_end_of_time(delay_ms: int) -> None:
+    publish = parse_publish(json.dumps({"payload": "", "deliverAfterMs": delay_ms}).encode())
+    due_ms = deliver_at_ms(publish, LONG_MAX - 1)
+    assert due_ms == encoded_metadata(publish, due_ms).deliver_at_time == LONG_MAX

@@ -16,6 +16,11 @@ def test_keys_choose_whatever_the_mode_and_others_go_in_turns_or_stay() -> None:
     assert len({turns.choose("hello", 10) for _ in range(5)}) == 1
 
 
+def test_the_one_partition_stays_when_partitions_are_added() -> None:
+    single = Router(HashingScheme.JAVA_STRING, RoutingMode.SINGLE, first=7)
+    assert [single.choose(None, partitions) for partitions in (3, 4, 8)] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("origin", "host", "allowed", "expected"),
     [

@@ -59,6 +59,18 @@ def test_a_single_partition_stays_the_same_and_is_not_always_the_first() -> None
     assert starts == {0, 1, 2}
 
 
+def test_a_single_partition_stays_the_same_when_partitions_are_added() -> None:
+    for seed in range(30):
+        of = PartitionRouter(
+            RoutingMode.SINGLE_PARTITION, Hashing.MURMUR3, batch=None, random=Random(seed)
+        )
+        message = OutgoingMessage(payload=b"")
+        chosen = [of.next_run(3), of.choose(message, 3, 0.0)]
+        chosen += [of.next_run(8), of.choose(message, 8, 0.0)]
+        assert len(set(chosen)) == 1
+        assert of.choose(message, 1, 0.0) == 0  # The segments of a scalable topic can be merged.
+
+
 @pytest.mark.parametrize("mode", list(RoutingMode))
 @pytest.mark.parametrize("hashing", list(Hashing))
 def test_a_key_decides_in_every_mode(mode: RoutingMode, hashing: Hashing) -> None:

@@ -111,6 +111,18 @@ async def test_what_travels_by_itself_leaves_behind_the_open_batch() -> None:
     assert [payloads for _, payloads in wired.frames()] == [[b"a"], [b"later"], [b"b"]]
 
 
+async def test_a_message_for_some_clusters_is_sent_alone_and_names_them() -> None:
+    wired = Wired(ProducerSettings())
+    wired.lane.give(message(b"a"), None)
+    wired.lane.give(message(b"some", replicate_to=["west", "east"]), None)
+    wired.lane.give(message(b"b"), None)
+    wired.lane.close_batches()
+    frames = list(FrameDecoder().feed(wired.written))
+    entries = [MessageBatch(payload, EntrySource("t"), 1, 0) for _, payload in frames]
+    clusters = [list(each.metadata.replicate_to) for each in entries]
+    assert clusters == [[], ["west", "east"], []]
+
+
 async def test_messages_of_a_transaction_are_batched_apart_from_others() -> None:
     wired = Wired(ProducerSettings())
     for payload, transaction in ((b"a", None), (b"b", (1, 7)), (b"c", (1, 7)), (b"d", (1, 8))):
@@ -130,6 +142,11 @@ async def test_sequence_ids_of_the_application_end_a_batch_and_never_go_back() -
     assert found == [(5, [b"a", b"b"]), (9, [b"c"])]
     with pytest.raises(ValueError, match="must be above 9"):
         wired.lane.give(message(b"d", sequence_id=9), None)
+    with pytest.raises(ValueError, match="at most 9223372036854775807"):
+        wired.lane.give(message(b"e", sequence_id=1 << 63), None)
+    wired.lane.give(message(b"f"), None)
+    wired.lane.close_batches()
+    assert [(send.sequence_id, payloads) for send, payloads in wired.frames()] == [(10, [b"f"])]
 
 
 @pytest.mark.parametrize("by_key", [True, False])

@@ -14,6 +14,8 @@ identity at the owner.
 import json
 from collections.abc import Callable
 
+from starlette.requests import ClientDisconnect
+
 from magnetar.broker.base.http_client import Answer, HttpCallError, call
 from magnetar.broker.http.authentication import Application, Message, Receive, Scope, Send
 from magnetar.ledger.ports import Network
@@ -27,6 +29,7 @@ changed."""
 
 _PASSED = (b"authorization", b"content-type", b"accept")
 _RETURNED = ("content-type", "www-authenticate")
+_RETURNED_PREFIXES = ("x-pulsar-", "x-magnetar-")
 
 
 class Forwarding:
@@ -52,13 +55,24 @@ class Forwarding:
         if scope["type"] != "http" or HEADER not in headers:
             await self._app(scope, receive, send)
             return
-        body = await _body_of(receive)
+        try:
+            body = await _body_of(receive)
+        except ClientDisconnect:
+            # Half a body must have no effect.
+            await _refuse(send, 400, "the client disconnected before it sent the whole request")
+            return
         if body is None:
             await _refuse(send, 413, f"a request here has at most {BODY_BYTES_MAX} bytes")
             return
         redirect: list[str] = []
+        is_replayed = False
 
         async def replay() -> Message:
+            nonlocal is_replayed
+            if is_replayed:
+                # An answer in parts waits for the disconnect here.
+                return await receive()
+            is_replayed = True
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def watch(message: Message) -> None:
@@ -104,7 +118,7 @@ async def _pass_on(answer: Answer, send: Send) -> None:
     headers = [
         (name.encode("latin-1"), value.encode("latin-1"))
         for name, value in answer.headers.items()
-        if name in _RETURNED or name.startswith("x-pulsar-")
+        if name in _RETURNED or name.startswith(_RETURNED_PREFIXES)
     ]
     headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -112,12 +126,16 @@ async def _pass_on(answer: Answer, send: Send) -> None:
 
 
 async def _body_of(receive: Receive) -> bytes | None:
-    """Return the whole body; None if it is too long, or was cut off."""
+    """Return the whole body; None if it is too long.
+
+    Raises:
+        ClientDisconnect: the body was cut off.
+    """
     body = b""
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return None  # Cut off: half a body must have no effect.
+            raise ClientDisconnect
         part: bytes = message.get("body", b"")
         body += part
         if len(body) > BODY_BYTES_MAX:

@@ -380,14 +380,15 @@ def counters_of_consumer(consumer: Consumer) -> Numbers:
 
 
 def in_subscriptions(topic: Topic) -> InSubscriptions:
-    """Return the sums over a topic's subscriptions."""
-    consumers = backlog = delayed = 0
+    """Return the sums over a topic's open subscriptions."""
+    opened = consumers = backlog = delayed = 0
     for each in topic.subscriptions.values():
         if each.is_open:
+            opened += 1
             consumers += len(each.consumers)
             backlog += each.cursor.backlog_entries
             delayed += delayed_of(each)
-    return InSubscriptions(len(topic.subscriptions), consumers, backlog, delayed)
+    return InSubscriptions(opened, consumers, backlog, delayed)
 
 
 def delayed_of(subscription: Subscription) -> int:

@@ -47,7 +47,7 @@ def lines(ended: Ended) -> list[dict[str, object]]:
 
 
 def leave_behind(metadata_url: str, state: LedgerState, log: str) -> int:
-    """A ledger of long ago that its log does not name."""
+    """Create a ledger of long ago whose log was deleted."""
 
     def make(ledger_id: int, creation_token: int) -> LedgerMetadata:
         return LedgerMetadata(
@@ -69,6 +69,7 @@ def leave_behind(metadata_url: str, state: LedgerState, log: str) -> int:
         store = await open_store(metadata_url)
         manager = LedgerManager(store, random=random.Random(1), clock=SystemClock())
         try:
+            await store.delete(await store.create(log))
             return (await manager.create(make)).metadata.ledger_id
         finally:
             await store.close()

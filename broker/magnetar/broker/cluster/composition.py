@@ -190,6 +190,11 @@ class Cluster:
                 await leader.close()
 
     @property
+    def has_started(self) -> bool:
+        """Whether the broker takes part in the election: from `start` until it leaves."""
+        return self._leader is not None
+
+    @property
     def leader_broker(self) -> LeaderBroker:
         """The broker's part in the election, and its choice of owners. Valid after `start`."""
         assert self._leader is not None, "start() comes first"

@@ -104,7 +104,7 @@ class MembersWatch:
         }
         self.members.look("bookie", bookies, now_ms)
         cluster = self._broker.cluster
-        if cluster is not None:
+        if cluster is not None and cluster.has_started:  # HTTP is served earlier and longer
             brokers = {
                 name: "leaving" if each.draining else "serving"
                 for name, each in cluster.leader_broker.brokers().items()

@@ -39,6 +39,30 @@ def test_old_events_are_forgotten() -> None:
     assert members.shown()[0]["at_ms"] == 2 * EVENTS_MAX - 1
 
 
+def test_brokers_are_watched_once_the_broker_has_joined_its_cluster() -> None:
+    others = {"x": SimpleNamespace(draining=False)}
+
+    class Joining:
+        has_started = False
+
+        @property
+        def leader_broker(self) -> SimpleNamespace:
+            assert self.has_started
+            return SimpleNamespace(brokers=lambda: others)
+
+    cluster = Joining()
+    broker = SimpleNamespace(
+        services=SimpleNamespace(clock=SystemClock()), bookies=dict, cluster=cluster
+    )
+    watch = MembersWatch(cast(BrokerView, broker))
+    watch.look()
+    cluster.has_started = True
+    watch.look()
+    others["y"] = SimpleNamespace(draining=False)
+    watch.look()
+    assert [each[1:] for each in _told(watch.members)] == [("broker", "y", "came")]
+
+
 async def test_an_unexpected_error_does_not_end_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members_module, "LOOK_EVERY_S", 0.0)
     looks: asyncio.Queue[None] = asyncio.Queue()

@@ -40,15 +40,15 @@ from magnetar.bookie.integrity.service import IntegrityService
 from magnetar.bookie.integrity.start_check import check_everything
 from magnetar.bookie.journaling.journal import Journal, OnCommitted, RunningJournal
 from magnetar.bookie.journaling.journal_files import JournalFiles
-from magnetar.bookie.journaling.journal_format import LastMark, Marks, owner_of
+from magnetar.bookie.journaling.journal_format import LastMark, owner_of
 from magnetar.bookie.journaling.last_mark import LastMarks
-from magnetar.bookie.journaling.replay import replay_journals
+from magnetar.bookie.journaling.replay import Replayed, replay_journals
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.parts import BackgroundService, BookieParts
 from magnetar.bookie.registrar import Registrar
 from magnetar.bookie.requests.replies import BatchContext
 from magnetar.bookie.requests.write_gate import ReadOnlyReason, WriteGate
-from magnetar.bookie.serving import Serving
+from magnetar.bookie.serving import Serving, without_room
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage import LedgerStorage
 from magnetar.ledger.ledger_manager import LedgerManager
@@ -189,12 +189,13 @@ class Bookie:
                 storage, last_marks, self._disk, self._directories.journals, owners=owners
             )
             if not replayed.is_flushed:
-                disks.on_no_room()
+                count = len(self._directories.ledgers)
+                disks.set_without_room(without_room(storage, directories=count))
                 await disks.look()
             if self._settings.local_consistency_check:
                 self._damages = await check_everything(shards, self._disk, self._make_worker)
             self._parts = parts = await self._serve(
-                storage, shards, disks, last_marks, replayed.ends, cookie, opened
+                storage, shards, disks, last_marks, replayed, cookie, opened
             )
             await self._pass_ids(storage)
             await self._register(cookie.instance_id, opened)
@@ -395,7 +396,7 @@ class Bookie:
         shards: tuple[EntryStorage, ...],
         disks: DiskWatch,
         last_marks: LastMarks,
-        ends: Marks,
+        replayed: Replayed,
         cookie: Cookie,
         opened: AsyncExitStack,
     ) -> BookieParts:
@@ -416,7 +417,7 @@ class Bookie:
             start_journal=self._start_journal,
             on_fatal=self._on_fatal,
         )
-        await serving.start(last_marks, ends, self._journal_owners(cookie), opened)
+        await serving.start(last_marks, replayed, self._journal_owners(cookie), opened)
         return BookieParts(
             bookie_id=self.bookie_id,
             instance_id=cookie.instance_id,

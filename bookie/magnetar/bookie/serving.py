@@ -26,6 +26,7 @@ from magnetar.bookie.journaling.journal import JournalSet, OnCommitted, RunningJ
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import LastMark, Marks
 from magnetar.bookie.journaling.last_mark import LastMarks
+from magnetar.bookie.journaling.replay import Replayed
 from magnetar.bookie.metrics import BookieMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.requests.past_ledgers import Tombstones
@@ -93,17 +94,21 @@ class Serving:
         self._has_failed = False
 
     async def start(
-        self, last_marks: LastMarks, ends: Marks, owners: Sequence[bytes], opened: AsyncExitStack
+        self,
+        last_marks: LastMarks,
+        replayed: Replayed,
+        owners: Sequence[bytes],
+        opened: AsyncExitStack,
     ) -> None:
-        """Start all parts. `ends` are the ends of the journals after the replay.
+        """Start all parts. The journals go on at the ends that the replay found.
 
         Raises:
             PortTakenError, HorizonDamagedError
         """
         self._make_handler()
-        self._start_journals(ends, owners)
+        self._start_journals(replayed.ends, owners)
         opened.callback(self.journals.close)
-        self._start_checkpoints(last_marks, opened)
+        self._start_checkpoints(last_marks, replayed.unflushed_bytes, opened)
         await self._listen()
         opened.push_async_callback(self._stop)
 
@@ -136,7 +141,7 @@ class Serving:
         )
         storage.on_flush_failure = self._end_if_broken
         if isinstance(storage, ShardedStorage):
-            storage.on_room = self.handler.on_flushed
+            storage.on_room = self._on_flushed
             storage.on_own_flush_failure = self._on_flush_failure
             self._gate.use_shards(storage.shard_number)
 
@@ -163,7 +168,9 @@ class Serving:
         handler.use_journal(*journals)
         self.journals = JournalSet(journals)
 
-    def _start_checkpoints(self, last_marks: LastMarks, opened: AsyncExitStack) -> None:
+    def _start_checkpoints(
+        self, last_marks: LastMarks, unflushed_bytes: int, opened: AsyncExitStack
+    ) -> None:
         settings = self._settings
         worker = self._make_worker("bookie-checkpoint")
         opened.callback(worker.close)
@@ -184,6 +191,7 @@ class Serving:
             after_flush=self._on_flushed,
             on_bug=self._on_fatal,
             on_failure=self._on_flush_failure,
+            unflushed_bytes=unflushed_bytes,
         )
         self.checkpointer.start()
         opened.push_async_callback(self.checkpointer.close)
@@ -231,15 +239,28 @@ class Serving:
 
     def _on_flushed(self) -> None:
         self.handler.on_flushed()
-        self._disks.on_flushed()
+        self._disks.set_without_room(_known_without_room(self._storage))
 
     def _on_flush_failure(self, error: BaseException) -> None:
         """Handle a failed flush, which is retried; until it succeeds, a full disk takes no adds."""
         self._end_if_broken(error)
         if is_out_of_room(error):
-            self._disks.on_no_room()
+            count = len(self._directories.ledgers)
+            self._disks.set_without_room(without_room(self._storage, directories=count))
 
     def _end_if_broken(self, error: BaseException) -> None:
         """End the bookie if the disk is broken; a full disk gets a retry (defect B18)."""
         if not isinstance(error, StorageClosedError) and is_disk_broken(error):
             self._on_fatal(error)
+
+
+def without_room(storage: LedgerStorage, *, directories: int) -> frozenset[int]:
+    """Return which ledger directories have no room, after a write to one of them found none.
+
+    All of `directories` if no flush tells: the last marks found no room in any of them.
+    """
+    return _known_without_room(storage) or frozenset(range(directories))
+
+
+def _known_without_room(storage: LedgerStorage) -> frozenset[int]:
+    return storage.without_room if isinstance(storage, ShardedStorage) else frozenset()

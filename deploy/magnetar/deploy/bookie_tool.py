@@ -9,7 +9,7 @@ import posixpath
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pyroaring import BitMap64
@@ -57,6 +57,7 @@ from magnetar.bookie.tools.log_look import (
 )
 from magnetar.bookie.tools.verify import Verification
 from magnetar.deploy.cluster_access import opened_store
+from magnetar.deploy.config import command_defaults
 from magnetar.deploy.errors import DamageFoundError, DataDirectoryLockedError, SettingsError
 from magnetar.deploy.explain import explained
 from magnetar.deploy.options import Sources
@@ -246,15 +247,19 @@ class BookieTool:
         if verification.counts.problems:
             raise DamageFoundError(f"{verification.counts.problems} problems in {self._data}")
 
-    def gc(self, metadata_url: str) -> None:
-        """Print what garbage collection would free."""
-        with explained(data=self._data, metadata_url=metadata_url):
-            asyncio.run(self._preview_gc(metadata_url))
+    def gc(self, metadata_url: str, sources: Sources) -> None:
+        """Print what garbage collection would free.
 
-    async def _preview_gc(self, metadata_url: str) -> None:
-        clock, settings = SystemClock(), BookieSettings(data_directory=self._data, bookie_id="x")
-        cookie = self._cookie()
-        async with opened_store(metadata_url, Sources()) as store:
+        Raises:
+            SettingsError: a setting of the bookie cannot be used.
+        """
+        with explained(data=self._data, metadata_url=metadata_url):
+            asyncio.run(self._preview_gc(metadata_url, sources))
+
+    async def _preview_gc(self, metadata_url: str, sources: Sources) -> None:
+        clock, cookie = SystemClock(), self._cookie()
+        settings = self._settings(sources, cookie)
+        async with opened_store(metadata_url, sources) as store:
             chance = random.Random()
             calls = MetadataCalls(
                 BookieRegistry(store, random=chance),
@@ -263,7 +268,11 @@ class BookieTool:
                 calls_per_s=settings.gc_metadata_calls_per_s,
             )
             manager = await LedgerManager.of_root(store, random=chance, clock=clock, root=_ROOT)
-            brake = Brake(settings.gc_vanish_share_max, settings.gc_brake_ledgers_min)
+            brake = Brake(
+                settings.gc_vanish_share_max,
+                settings.gc_brake_ledgers_min,
+                settings.gc_vanish_patience_s,
+            )
             local = BitMap64(each for _, index in self._indexes() for each in index.states())
             found = await preview_ledgers(local, manager, calls, brake)
         self._say_ledgers(found, len(local))
@@ -274,6 +283,15 @@ class BookieTool:
                 path = posixpath.join(directory, log_name(each.log_id))
                 self._say({"file": path, **asdict(each)})
 
+    def _settings(self, sources: Sources, cookie: Cookie) -> BookieSettings:
+        """Return the settings of the bookie, from its sources."""
+        # The table of the file may have options of `magnetar bookie`, too.
+        table = command_defaults(sources.tables, "bookie")
+        fields = {key: table[key] for key in table.keys() & BookieSettings.model_fields.keys()}
+        options = {"data_directory": str(self._data), "bookie_id": cookie.bookie_id}
+        own = replace(sources, tables={**sources.tables, "bookie": fields})
+        return own.component(BookieSettings, "bookie", options)
+
     def _say_ledgers(self, found: LedgersPreview, local: int) -> None:
         fields: dict[str, object] = {
             "ledgers": local,
@@ -281,6 +299,7 @@ class BookieTool:
             "unconfirmed": len(found.unconfirmed),
             "listed_in_error": len(found.listed_in_error),
             "unrecorded": len(found.unrecorded),
+            "waiting": len(found.waiting),
         }
         self._say(fields | ({"refused": found.refused} if found.refused else {}))
         for ledger_id in found.ledger_ids:

@@ -66,8 +66,11 @@ app = typer.Typer(
 )
 
 
-_WITH_CONTEXT = frozenset(
-    {"produce", "consume", "read", "doctor", "admin", "perf", "pipeline", "ledger", "backup"}
+WITH_CONTEXT = frozenset(
+    {
+        *("produce", "consume", "read", "doctor", "admin", "perf", "pipeline", "ledger"),
+        *("backup", "restore"),
+    }
 )
 """Commands that take addresses and credentials from a context: tools of one cluster, not
 servers."""
@@ -92,7 +95,7 @@ def _root(
     if version:
         sys.stdout.write(f"magnetar {package_version('magnetar')}\n")
         raise typer.Exit
-    if call.invoked_subcommand in _WITH_CONTEXT:
+    if call.invoked_subcommand in WITH_CONTEXT:
         from magnetar.deploy.contexts import use_context
 
         use_context(context)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from magnetar.deploy.logs import LogFormat, LogLevel, configure_logging
+from magnetar.deploy.options import ConfigOption, sources_of
 
 if TYPE_CHECKING:
     from magnetar.deploy.bookie_tool import BookieTool
@@ -201,6 +202,7 @@ def convert(
 
 @bookie_tool.command()
 def gc(
+    context: typer.Context,
     data: DataOption,
     metadata: Annotated[
         str,
@@ -209,9 +211,14 @@ def gc(
     journal_directory: JournalsOption = None,
     ledger_directory: LedgersOption = None,
     as_json: JsonOption = False,
+    config: ConfigOption = None,
 ) -> None:
-    """Print what garbage collection would free; free nothing."""
-    _tool(data, journal_directory, ledger_directory, as_json).gc(metadata)
+    """Print what garbage collection would free; free nothing.
+
+    Give the bookie's --config and environment: their gc_ settings decide.
+    """
+    del config
+    _tool(data, journal_directory, ledger_directory, as_json).gc(metadata, sources_of(context))
 
 
 def _tool(

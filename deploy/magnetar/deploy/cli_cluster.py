@@ -23,7 +23,10 @@ _EPILOG = (
     "environment and the --config file, as when started one by one. Exit status: 0 all servers "
     "stopped in order; otherwise the status of the server that failed to start."
 )
-_PORT_HELP = "0: any free ports. Default: as last time, or {} and the following, if free."
+_PORT_HELP = (
+    "0: any free ports, as last time if free. Default: as last time, or {} and the following, if "
+    "free."
+)
 
 
 def add_cluster(app: typer.Typer) -> None:

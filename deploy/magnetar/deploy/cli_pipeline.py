@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 pipeline = typer.Typer(no_args_is_help=True, help="Archive topics, replay archives, roll up.")
 
+_BATCH_BYTES = 64 << 20
+_SNAPSHOT_AGE_H = 24.0
+
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
 
 AdminUrlOption = Annotated[
@@ -119,10 +122,10 @@ def archive(
     catalog: CatalogOption = "",
     catalog_property: CatalogPropertyOption = None,
     table: TableOption = "",
-    batch_bytes: BatchBytesOption = 64 << 20,
+    batch_bytes: BatchBytesOption = _BATCH_BYTES,
     decode: DecodeOption = True,
     allow_loss: LossOption = False,
-    snapshot_age_h: SnapshotsOption = 24,
+    snapshot_age_h: SnapshotsOption = _SNAPSHOT_AGE_H,
     topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
     topics_pattern: Annotated[
         str, typer.Option(help="Regular expression of topics: tenant/namespace/expression.")
@@ -185,8 +188,16 @@ def archive(
             )
         )
         return
-    given = {"--catalog": catalog, "--catalog-property": catalog_property, "--table": table}
-    _refuse({**given, "--no-decode": not decode}, "it is for --format iceberg only")
+    iceberg_only = {
+        "--catalog": catalog,
+        "--catalog-property": catalog_property,
+        "--table": table,
+        "--no-decode": not decode,
+        "--allow-loss": allow_loss,
+        "--batch-bytes": batch_bytes != _BATCH_BYTES,
+        "--snapshot-age-h": snapshot_age_h != _SNAPSHOT_AGE_H,
+    }
+    _refuse(iceberg_only, "it is for --format iceberg only")
     if not output:
         raise SettingsError("--output: the directory or URL of the archive is required")
     brokers = _brokers(url, admin_url, metadata_url)

@@ -122,6 +122,11 @@ class Cluster:
         try:
             if self._files.discard_stale():
                 _log.warning("stale_cluster_record_removed", path=str(self._files.cluster_path))
+        except BaseException:
+            # Not `stop`, which removes the record: the next start must find it, too.
+            self._files.unlock()
+            raise
+        try:
             self._plan = self._make_plan()
             if self._plan.of_kind(Kind.ZOOKEEPER):
                 find_programs()  # here, not in each server: otherwise other servers start in vain

@@ -168,7 +168,7 @@ class ClusterFiles:
         record = self.read_cluster()
         if record is None:
             return False
-        left = [each for each in record.servers if _is_ours(each.pid, str(self.directory))]
+        left = [each for each in record.servers if self._is_ours(each.pid)]
         if left:
             raise DataDirectoryLockedError(
                 f"{self.cluster_path} belongs to a cluster that was killed, but its servers "
@@ -177,18 +177,24 @@ class ClusterFiles:
         self.remove_cluster()
         return True
 
+    def _is_ours(self, pid: int) -> bool:
+        """Return whether the process with this id works in the directory; the system reuses ids.
+
+        The commands of servers with data name the directory. Brokers and auto-recovery have none,
+        but every server's standard error is its log.
+        """
+        process = Path(f"/proc/{pid}")
+        try:
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
+            if f"{self.directory}{os.sep}" in command:
+                return True
+            return (process / "fd" / "2").readlink().parent == self.logs
+        except OSError:
+            return False
+
 
 def _named(servers: Sequence[RunningServer]) -> str:
     return ", ".join(f"{each.name} (process {each.pid})" for each in servers)
-
-
-def _is_ours(pid: int, directory: str) -> bool:
-    """Whether the process with this id works in the directory; the system reuses ids."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return False
-    return f"{directory}{os.sep}" in command
 
 
 def _replace(path: Path, text: str) -> None:

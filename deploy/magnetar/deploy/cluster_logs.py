@@ -37,13 +37,16 @@ def rotate(path: Path, *, bytes_max: int, files_max: int) -> bool:
         try:
             with path.open("rb") as log, draft.open("wb") as copy:
                 shutil.copyfileobj(log, copy, _COPIED_BYTES)
+                shutil.copyfileobj(log, copy, _COPIED_BYTES)  # written meanwhile
                 copy.flush()
+                # From here on the copy counts. A failure before the truncation would have the next
+                # rotation copy the same lines again, so nothing more is written until then.
                 for number in range(files_max, 1, -1):
                     _move(_former(path, number - 1), _former(path, number))
                 draft.replace(_former(path, 1))
-                shutil.copyfileobj(log, copy, _COPIED_BYTES)  # written meanwhile
-                copy.flush()
+                tail = log.read()  # written during the renames
                 os.truncate(path, 0)
+                copy.write(tail)
         except OSError:
             with contextlib.suppress(OSError):
                 draft.unlink()

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar.deploy.options import Quorum
+from magnetar.deploy.options import Quorum, host_in_url
 
 if TYPE_CHECKING:
     # The module imports asyncio, which would slow down help pages.
@@ -134,7 +134,9 @@ def plan_cluster(
         if kind is Kind.ZOOKEEPER
     )
     metadata_url = zookeeper_url or (
-        "zk://" + ",".join(f"{each.host}:{each.client_port}" for each in members) + METADATA_PATH
+        "zk://"
+        + ",".join(f"{host_in_url(each.host)}:{each.client_port}" for each in members)
+        + METADATA_PATH
     )
     servers = []
     for name, kind in shape.names():

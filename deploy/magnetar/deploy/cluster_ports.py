@@ -75,13 +75,14 @@ def choose_ports(
     Args:
         kept: ports chosen at earlier starts.
         first: port of the first server of a kind, from the command line; further servers get
-            the following ones. ANY: any free port. A port that is neither given nor kept is the
-            default one if that is free, else any. If every given port is ANY, it is any: another
-            cluster may be about to take the default ones.
+            the following ones. ANY: the kept port if it is free, else any free one. A port that is
+            neither given nor kept is the default one if that is free, else any. If every given
+            port is ANY, it is any: another cluster may be about to take the default ones.
         claims: claims the ports of the shape.
 
     Raises:
-        AddressUnavailableError: a given or kept port is in use or claimed.
+        AddressUnavailableError: a given port is in use or claimed, or a kept one that was not
+            given as ANY.
     """
     chosen = {name: dict(ports) for name, ports in kept.items()}
     has_usual = not first or any(port != ANY for port in first.values())
@@ -91,13 +92,18 @@ def choose_ports(
         mine = chosen.setdefault(name, {})
         for port_name in PORTS[kind]:
             key = (kind, port_name)
-            if asked := first.get(key, ANY):
+            asked = first.get(key)
+            if asked:
                 mine[port_name] = asked + number - 1
-            if port_name in mine:
+            if asked == ANY:
+                kept_port = mine.get(port_name)
+                if kept_port is None or not claims.take(host, kept_port):
+                    mine[port_name] = _take_any(claims, host, taken)
+            elif port_name in mine:
                 _take(claims, host, mine[port_name], f"the {port_name} port of {name}")
             else:
                 usual = FIRST_PORTS[key] + number - 1
-                is_wanted = has_usual and key not in first and usual not in taken
+                is_wanted = has_usual and usual not in taken
                 mine[port_name] = (
                     usual
                     if is_wanted and claims.take(host, usual)

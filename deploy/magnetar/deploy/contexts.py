@@ -20,7 +20,12 @@ from magnetar.deploy.errors import SettingsError
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "url": ("MAGNETAR_URL",),
     "admin_url": ("MAGNETAR_ADMIN_URL",),
-    "metadata": ("MAGNETAR_ADMIN_METADATA", "MAGNETAR_LEDGER_METADATA"),
+    "metadata": (
+        "MAGNETAR_ADMIN_METADATA",
+        "MAGNETAR_LEDGER_METADATA",
+        "MAGNETAR_BACKUP_METADATA",
+        "MAGNETAR_PERF_LEDGER_METADATA",
+    ),
     "token_file": ("MAGNETAR_TOKEN",),
     "basic_file": ("MAGNETAR_BASIC",),
     "tls_trust": ("MAGNETAR_TLS_TRUST",),

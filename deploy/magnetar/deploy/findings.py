@@ -15,6 +15,8 @@ CLOCK_APART_MAX_S = 60.0
 """Clock difference that fails the check: tokens are refused, and delayed messages come at wrong
 times."""
 TOKEN_ENDS_SOON_S = 86_400
+_TIME_S_MAX = 10**12
+"""Times beyond this, in seconds since 1970, count as this: 30,000 years from now."""
 DISK_FREE_WARN_SHARE = 0.10
 DISK_FREE_MIN_SHARE = 0.05
 
@@ -69,7 +71,7 @@ def clock_finding(date: str, *, before_s: float, after_s: float) -> Finding | No
     the answer has no date."""
     try:
         there_s = parsedate_to_datetime(date).timestamp()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     # The date is truncated to seconds: the answer was made up to a second later.
     apart_s = max(there_s - after_s, before_s - (there_s + 1), 0.0)
@@ -126,14 +128,17 @@ def _claims_of(token: str) -> dict[str, Any] | None:
     try:
         padded = parts[1] + "=" * (-len(parts[1]) % 4)
         claims = json.loads(base64.urlsafe_b64decode(padded))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return claims if isinstance(claims, dict) else None
 
 
 def _time_in(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
-    return float(value) if isinstance(value, int | float) else None
+    if not isinstance(value, int | float):
+        return None
+    # JSON numbers have no limit, and an int of 400 digits cannot become a float.
+    return float(max(-_TIME_S_MAX, min(value, _TIME_S_MAX)))
 
 
 def _ago(seconds: float) -> str:

@@ -53,8 +53,12 @@ class Listen:
 
     def url(self, scheme: str, port: int) -> str:
         """Return a URL for the `ready` line."""
-        host = self.told_host
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"{scheme}://{host_in_url(self.told_host)}:{port}"
+
+
+def host_in_url(host: str) -> str:
+    """Return a host as it stands before a port: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def parse_data(text: str) -> Path:

@@ -10,6 +10,7 @@
 A moment without a time zone is local time.
 """
 
+import math
 import re
 from datetime import datetime
 
@@ -33,6 +34,8 @@ _SCALE = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 _MS_SINCE_1970 = re.compile(r"\d{11,16}")
 """Form of a time in ms. Fewer digits could mean seconds, or a year: a guess would be wrong by a
 factor of a thousand."""
+_ID_DIGITS_MAX = 19
+"""Digits of the largest int64."""
 
 
 def parse_duration_ms(text: str) -> int | None:
@@ -49,7 +52,7 @@ def parse_duration_ms(text: str) -> int | None:
             return None
         total += float(piece[1]) * _UNIT_MS[piece[2]]
         at = piece.end()
-    return round(total) if at == len(text) and at else None
+    return _rounded(total) if at == len(text) and at else None
 
 
 def duration_ms(option: str, text: str) -> int:
@@ -67,7 +70,12 @@ def duration_ms(option: str, text: str) -> int:
 def parse_size_bytes(text: str) -> int | None:
     """Return a size in bytes; None if the text is not a size."""
     match = _SIZE.fullmatch(text.strip())
-    return None if match is None else round(float(match[1]) * (1 << _SCALE[match[2].lower()]))
+    return None if match is None else _rounded(float(match[1]) * (1 << _SCALE[match[2].lower()]))
+
+
+def _rounded(number: float) -> int | None:
+    """Round a number; None if it has hundreds of digits, more than a float can hold."""
+    return round(number) if math.isfinite(number) else None
 
 
 def moment_ms(option: str, text: str, *, now_ms: int) -> int:
@@ -105,6 +113,8 @@ def parse_message_id(text: str) -> tuple[int, int, int, int] | None:
     """Parse an id as the tools print it. Return ledger, entry, partition and batch index, where -1
     means none; None if the text is not an id."""
     parts = text.split(":")
+    if any(len(part) > _ID_DIGITS_MAX for part in parts):
+        return None
     if not 2 <= len(parts) <= 4 or not all(part.isdecimal() for part in parts[:2]):
         return None
     if not all(part.isdecimal() or part == "-1" for part in parts[2:]):

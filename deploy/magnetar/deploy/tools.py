@@ -297,7 +297,8 @@ async def read(*, url: str, topic: str, start: str, last: int, follow: bool, sho
             await reader.seek_to_time(position)
         received = 0
         if last:
-            for message in await _newest(reader, last):
+            newest = await _newest(reader, last)
+            for message in newest[: shown.count or None]:
                 shown.show(message)
                 received += 1
         quiet_s = 0.0

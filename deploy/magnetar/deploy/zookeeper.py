@@ -27,6 +27,7 @@ from magnetar.deploy.errors import (
     MissingProgramError,
     SettingsError,
 )
+from magnetar.deploy.options import host_in_url
 
 _JARS = (
     "zookeeper",
@@ -133,7 +134,8 @@ class EnsembleMember:
     client_port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.quorum_port}:{self.election_port}:{self.client_port}"
+        host = host_in_url(self.host)
+        return f"{host}:{self.quorum_port}:{self.election_port}:{self.client_port}"
 
 
 def parse_members(text: str) -> tuple[EnsembleMember, ...]:
@@ -145,6 +147,7 @@ def parse_members(text: str) -> tuple[EnsembleMember, ...]:
     members = []
     for each in text.split(","):
         host, *ports = each.strip().rsplit(":", 3)
+        host = host.removeprefix("[").removesuffix("]")
         if not host or len(ports) != 3 or not all(_is_port(port) for port in ports):
             raise SettingsError(
                 f"bad --servers entry {each!r}: give host:QUORUM_PORT:ELECTION_PORT:CLIENT_PORT "
@@ -236,7 +239,7 @@ class ZooKeeperServer:
             raise
 
     def addresses(self) -> list[str]:
-        return [f"zk://{self._host}:{self._port}/"]
+        return [f"zk://{host_in_url(self._host)}:{self._port}/"]
 
     async def stop(self) -> None:
         process = self._process
@@ -273,7 +276,7 @@ class ZooKeeperServer:
             settings |= {"initLimit": 20, "syncLimit": 6}
         for number, member in enumerate(self._members, start=1):
             settings[f"server.{number}"] = (
-                f"{member.host}:{member.quorum_port}:{member.election_port}"
+                f"{host_in_url(member.host)}:{member.quorum_port}:{member.election_port}"
             )
         path = self._data / "zoo.cfg"
         try:
@@ -329,14 +332,15 @@ def die_with_parent() -> None:
 
 def _claim_port(host: str, port: int) -> int:
     """Return a free port (0: choose one), before a Java process fails with a worse message."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket() as probe:
+        with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             chosen: int = probe.getsockname()[1]
             return chosen
     except OSError as error:
         raise AddressUnavailableError(
-            f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it, or choose "
-            f"another --port"
+            f"cannot listen on {host_in_url(host)}:{port}: {error.strerror}; stop what uses it, or "
+            f"choose another --port"
         ) from error

@@ -60,6 +60,8 @@ LedgerError                        root; `retryable` says whether the same call 
     ├── MetadataUnavailableError   not connected, or no answer in time (nothing was changed)
     ├── MetadataDamagedError       stored bytes are not what was written: never used
     └── SessionExpiredError        the session and its ephemeral nodes are gone
+
+InvariantError                     a rule that protects stored data does not hold: a defect
 """
 
 
@@ -67,6 +69,14 @@ class LedgerError(Exception):
     """Root of the component's errors."""
 
     retryable = False
+
+
+class InvariantError(AssertionError):
+    """A rule that protects stored data does not hold: a defect in the code, and nothing is done.
+
+    Raise it instead of an `assert` statement where data would be lost or overwritten without the
+    check, since `python -O` leaves out these statements.
+    """
 
 
 class BookieProtocolError(LedgerError):

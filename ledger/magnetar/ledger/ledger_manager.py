@@ -19,6 +19,7 @@ from magnetar.ledger.errors import (
     BadVersionError,
     ContendedError,
     InvalidLedgerMetadataError,
+    InvariantError,
     LedgerIdsExhaustedError,
     LedgerLayoutError,
     MetadataUnavailableError,
@@ -126,7 +127,11 @@ class LedgerManager:
                 await self._claim_layout()
                 ledger_id = await self._layout.next_id()
                 metadata = make(ledger_id, self._random.getrandbits(63))
-                assert metadata.ledger_id == ledger_id, (metadata.ledger_id, ledger_id)
+                if metadata.ledger_id != ledger_id:
+                    raise InvariantError(
+                        f"ledger {ledger_id} cannot be created: its metadata names ledger "
+                        f"{metadata.ledger_id}"
+                    )
                 created = await self._create_with_id(metadata)
             except (ContendedError, UnknownOutcomeError, SessionExpiredError):
                 continue  # Gaps between ids are normal: a ledger left behind has no owner.
@@ -347,12 +352,24 @@ class LedgerManager:
         next_id = 0
         async for found in self._layout.ranges():
             ids = found.ledger_ids
-            assert found.first_id == next_id <= found.last_id, (found.first_id, next_id)
-            assert all(map(lt, ids, ids[1:])), "not in numeric order"
-            assert not ids or found.first_id <= ids[0] <= ids[-1] <= found.last_id, found
+            if not found.first_id == next_id <= found.last_id:
+                raise InvariantError(
+                    f"ledgers {found.first_id} to {found.last_id} were listed where {next_id} is "
+                    "the next one"
+                )
+            if not all(map(lt, ids, ids[1:])):
+                raise InvariantError(
+                    f"ledgers {found.first_id} to {found.last_id} are not in numeric order"
+                )
+            if ids and not found.first_id <= ids[0] <= ids[-1] <= found.last_id:
+                raise InvariantError(
+                    f"ledgers {ids[0]} to {ids[-1]} were listed as part of {found.first_id} to "
+                    f"{found.last_id}"
+                )
             yield found
             next_id = found.last_id + 1
-        assert next_id == LEDGER_ID_MAX + 1, "the listing ended early"
+        if next_id != LEDGER_ID_MAX + 1:
+            raise InvariantError(f"the listing of ledgers ended before ledger {next_id}")
 
     def watch(self, ledger_id: int, callback: WatchCallback) -> Watch:
         """Run `callback` when the ledger's metadata changes; see `MetadataStore.watch`."""

@@ -30,6 +30,7 @@ from magnetar.ledger.errors import (
     BookieUnavailableError,
     ContendedError,
     DigestMismatchError,
+    InvariantError,
     LedgerError,
     RecoveryUndecidedError,
     UnauthorizedError,
@@ -218,7 +219,11 @@ class LedgerRecovery:
         last_entry_id = last_add_confirmed
         try:
             while entries := await reads.next():
-                assert entries[0].entry_id == last_entry_id + 1  # D28
+                if entries[0].entry_id != last_entry_id + 1:  # D28
+                    raise InvariantError(
+                        f"recovery of ledger {snapshot.ledger_id} read entry "
+                        f"{entries[0].entry_id} where {last_entry_id + 1} is the next one"
+                    )
                 await write_back.wait_pending(pending_bytes_max)
                 write_back.send(entries)
                 last_entry_id, length = entries[-1].entry_id, entries[-1].length

@@ -343,6 +343,10 @@ class BookieRegistry:
                 _log.warning("bookie_registry_reload_failed", error=str(error))
                 await asyncio.sleep(_RELOAD_RETRY_DELAY_S)
                 self._changed.set()
+            except Exception:  # noqa: BLE001 - a defect must not end the following
+                _log.exception("bookie_registry_reload_failed")
+                await asyncio.sleep(_RELOAD_RETRY_DELAY_S)
+                self._changed.set()
 
     async def _reload(self) -> None:
         found: dict[str, BookieInfo] = {}
@@ -383,7 +387,10 @@ class BookieRegistry:
                     reason="it gets no new ledgers: raise its frame_bytes_max",
                 )
         for callback in self._callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:  # noqa: BLE001 - the other callbacks must learn of it too
+                _log.exception("bookie_registry_callback_failed")
 
     async def _children_if_any(self, path: str) -> Sequence[str]:
         try:

@@ -21,6 +21,7 @@ from magnetar.bookie.errors import (
     StorageError,
     StorageIOError,
 )
+from magnetar.ledger.ports import File
 from magnetar.ledger.registration import BookieRegistry
 from magnetar.ledger.system import SystemDisk
 from magnetar.ledger.wire import Flag, Frame, Op, Status
@@ -298,6 +299,67 @@ async def test_a_flush_without_room_makes_the_bookie_read_only_whatever_the_size
         await machine.until_registered(readonly=False)
         assert (await add(client, LEDGER, 1)).status == Status.OK
     assert machine.fatal == []
+
+
+class QuotaDisk(SizedDisk):
+    """A quota of one directory may be used up: no file can be made there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.without_room: str | None = None
+
+    def create(self, path: str) -> File:
+        if self.without_room is not None and path.startswith(self.without_room):
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
+        return super().create(path)
+
+
+async def test_a_flush_without_room_closes_only_its_own_directory_if_one_is_not_enough(
+    machine: SizedMachine,
+) -> None:
+    """The other directory takes adds and compactions; the full one opens after its flush."""
+    directories = [str(machine.place / name) for name in ("ledgers-0", "ledgers-1")]
+    machine.disk = machine.sized = disk = QuotaDisk()
+    machine.options |= {
+        "ledger_directories": directories,
+        "read_only_on_any_disk_full": False,
+        "flush_interval_s": 0.02,
+        "flush_retry_s": 0.02,
+    }
+    disk.without_room = directories[1]
+    async with machine.bookie() as (bookie, client), asyncio.timeout(30):
+        entry = 0
+        while (await add(client, 1, entry)).status == Status.OK:
+            assert (await add(client, 2, entry)).status == Status.OK
+            entry += 1
+        assert (await add(client, 1, entry)).status == Status.READ_ONLY
+        assert (await add(client, 2, entry)).status == Status.OK
+        assert bookie.disks.allows(directories[0], DiskUse.MAJOR_COMPACTION)
+        assert not bookie.disks.allows(directories[1], DiskUse.ADDS)
+        assert bookie.health.read_only_reasons == []
+        disk.without_room = None
+        while (await add(client, 1, entry)).status != Status.OK:
+            pass
+    assert machine.fatal == []
+
+
+async def test_a_start_without_room_closes_only_the_directory_that_has_none(
+    machine: SizedMachine,
+) -> None:
+    directories = [str(machine.place / name) for name in ("ledgers-0", "ledgers-1")]
+    machine.disk = machine.sized = disk = QuotaDisk()
+    machine.options |= {
+        "ledger_directories": directories,
+        "read_only_on_any_disk_full": False,
+        "flush_interval_s": 3600,
+    }
+    disk.without_room = directories[1]
+    async with machine.bookie() as (_, client):
+        for ledger in (1, 2):
+            assert (await add(client, ledger, 0)).status == Status.OK
+    async with machine.bookie() as (_, client):  # its last checkpoint failed: it replays
+        assert (await add(client, 1, 1)).status == Status.READ_ONLY
+        assert (await add(client, 2, 1)).status == Status.OK
 
 
 # Disks that are gone

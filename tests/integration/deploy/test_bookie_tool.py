@@ -184,6 +184,23 @@ def test_what_garbage_collection_would_free_is_told_and_not_freed(stopped: Path)
     assert sorted((stopped / "ledgers" / "entry-logs").iterdir()) == before
 
 
+def test_garbage_collection_is_previewed_with_the_settings_of_the_bookie(
+    stopped: Path, tmp_path: Path
+) -> None:
+    url = f"embedded:{stopped.parent / 'metadata.db'}"
+    config = tmp_path / "bookie.toml"
+    config.write_text(
+        f'[bookie]\nmetadata = "{url}"\nport = 0\ngc_major_live_share = 1.0\n'
+        "gc_minor_live_share = 0\n"
+    )
+    _, *logs = lines("gc", "--data", str(stopped), "--metadata", url, "--config", str(config))
+    assert [log["action"] for log in logs] == ["compact in a major run"]
+    config.write_text("[bookie]\ngc_major_live_share = 2\n")
+    ended = run("gc", "--data", str(stopped), "--metadata", url, "--config", str(config))
+    assert ended.status == 2
+    assert "gc_major_live_share" in ended.stderr
+
+
 def payloads(server: Standalone) -> list[str]:
     ended = magnetar("read", "t", "--url", server.url)
     assert ended.status == 0, ended.stderr

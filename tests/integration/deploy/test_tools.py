@@ -254,6 +254,7 @@ def test_reading_begins_at_a_time_or_with_the_newest(server: Standalone) -> None
     assert run(server, "read", "times", "--start", "now").stdout == ""
     assert run(server, "read", "times", "--last", "2").stdout.split() == ["two", "three"]
     assert run(server, "read", "times", "--last", "9").stdout.split() == ["one", "two", "three"]
+    assert run(server, "read", "times", "--last", "3", "-n", "2").stdout.split() == ["one", "two"]
 
 
 def test_the_newest_are_of_all_partitions(server: Standalone) -> None:

@@ -8,8 +8,19 @@ import pytest
 from magnetar.deploy import zookeeper
 from magnetar.deploy.errors import DeployError
 from magnetar.deploy.zookeeper import ZooKeeperServer
+from magnetar.ledger.metadata.url import open_store
 
 HOST = "127.0.0.1"
+
+
+async def test_a_zookeeper_listens_on_an_ipv6_address(tmp_path: Path) -> None:
+    server = ZooKeeperServer(data=tmp_path, host="::1", port=0)
+    await server.start()
+    (address,) = server.addresses()
+    assert address.startswith("zk://[::1]:")
+    store = await open_store(f"{address}magnetar")
+    await store.close()
+    await server.stop()
 
 
 async def test_another_port_is_chosen_when_the_first_is_taken_just_then(

@@ -233,7 +233,7 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             ShardedStorage,
             "flush",
-            ("for shard in self._shards]", "for shard in self._shards[:1]]"),
+            ("for number in numbers]", "for number in numbers[:1]]"),
         ),
     ),
     Mutation(

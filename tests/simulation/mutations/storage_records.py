@@ -112,10 +112,10 @@ MUTATIONS: list[Mutation] = [
             ledger_collector,
             "missing_ledgers",
             (
-                "    except AssertionError as error:\n",
+                "    except InvariantError as error:\n",
                 "    except Exception:\n"
                 "        search._next_id = (1 << 63)\n"
-                "    except AssertionError as error:\n",
+                "    except InvariantError as error:\n",
             ),
         ),
     ),

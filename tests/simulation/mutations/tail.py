@@ -28,11 +28,12 @@ def _gaps_are_skipped() -> Iterator[None]:
             LedgerRecovery,
             "_recover_tail",
             (
-                "            assert entries[0].entry_id == last_entry_id + 1  # D28\n",
+                "            if entries[0].entry_id != last_entry_id + 1:  # D28\n",
                 "            entries = [\n"
                 "                each._replace(entry_id=last_entry_id + 1 + number)\n"
                 "                for number, each in enumerate(entries)\n"
-                "            ]\n",
+                "            ]\n"
+                "            if entries[0].entry_id != last_entry_id + 1:  # D28\n",
             ),
         ),
     ):

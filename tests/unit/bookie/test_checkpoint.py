@@ -82,7 +82,12 @@ async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
 
 
 async def _make(
-    tmp_path: Path, *, spares: int = 0, backups: int = 0, marks: LastMarks | None = None
+    tmp_path: Path,
+    *,
+    spares: int = 0,
+    backups: int = 0,
+    marks: LastMarks | None = None,
+    unflushed_bytes: int = 0,
 ) -> AsyncIterator[Parts]:
     for number in range(2):
         (tmp_path / f"j{number}").mkdir()
@@ -115,6 +120,7 @@ async def _make(
         retry_s=0.001,
         journal_backups=backups,
         journal_spares=spares,
+        unflushed_bytes=unflushed_bytes,
         journal_marks=capture,
         before_flush=put_states,
         after_flush=lambda: steps.append("room"),
@@ -302,13 +308,29 @@ async def test_8_6_a_failed_flush_is_tried_again_though_the_journal_has_no_news(
     parts.storage.end_flush(1)
 
 
+def replay_metrics(metrics: BookieMetrics) -> tuple[int, bool]:
+    """Bytes to replay, and whether the marks have an age."""
+    for refresh in metrics.before_export:
+        refresh()
+    return metrics.journal_replay_bytes, metrics.checkpoint_age_s > 0
+
+
+async def test_what_the_start_replayed_and_could_not_flush_counts_until_it_is_flushed(
+    tmp_path: Path,
+) -> None:
+    async for parts in _make(tmp_path, unflushed_bytes=700):
+        assert replay_metrics(parts.metrics) == (700, True)
+        checkpoint = await begin(parts, LastMark(3, 64), LastMark(5, 200))
+        parts.storage.end_flush()
+        await checkpoint
+        assert replay_metrics(parts.metrics) == (0, False)
+
+
 async def test_what_a_restart_would_replay_is_told(parts: Parts) -> None:
     metrics = parts.metrics
 
     def told() -> tuple[int, bool]:
-        for refresh in metrics.before_export:
-            refresh()
-        return metrics.journal_replay_bytes, metrics.checkpoint_age_s > 0
+        return replay_metrics(metrics)
 
     assert told() == (0, False)
     metrics.journal_bytes += 1000

@@ -11,6 +11,7 @@ import pytest
 from magnetar.bookie.errors import JournalCorruptError, StorageFullError, StorageIOError
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import (
+    FILE_HEADER_BYTES,
     NO_MARK,
     LastMark,
     NewRecord,
@@ -108,6 +109,7 @@ async def test_3_5_without_room_for_a_flush_the_mark_stays(
     replayed = await replay(tmp_path, FullStorage(3, refusal))
     assert replayed.ends == (end,)
     assert not replayed.is_flushed
+    assert replayed.unflushed_bytes == end.offset - FILE_HEADER_BYTES
     assert mark_in(tmp_path) == NO_MARK
 
 

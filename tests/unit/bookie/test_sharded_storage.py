@@ -303,6 +303,21 @@ async def test_b18_the_owner_hears_of_every_flush_that_failed(tmp_path: Path) ->
         assert len(heard) == 2
 
 
+async def test_it_tells_in_which_shards_the_last_flush_found_no_room(tmp_path: Path) -> None:
+    disk = DownDisk()
+    async with opened(tmp_path, disk=disk) as (storage, _):
+        add(storage, 1, 0)
+        disk.is_down = True
+        with pytest.raises(StorageIOError):
+            await storage.flush()
+        assert storage.without_room == {1}
+        assert storage.wants_flush
+        disk.is_down = False
+        await storage.flush()
+        assert storage.without_room == frozenset()
+        assert not storage.wants_flush
+
+
 class ManualShard(MemoryStorage):
     """A shard whose flushes end when, and as, they are told to."""
 
@@ -331,6 +346,13 @@ async def test_8_6_after_a_failed_flush_of_a_shard_a_flush_is_wanted() -> None:
     assert storage.wants_flush
     slow.ends[0].set_result(None)
     await flush
+    assert storage.wants_flush, "the flush that ended began before the failed one"
+    again = asyncio.create_task(storage.flush())
+    await turn_loop()
+    full.ends[2].set_result(None)
+    slow.ends[1].set_result(None)
+    await again
+    assert not storage.wants_flush
 
 
 async def test_if_one_shard_cannot_be_opened_none_stays_open(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import errno
 import os
 from pathlib import Path
 
-from magnetar.bookie.disks.directories import BookieDirectories
+from magnetar.bookie.cookie import Cookie, DirectoryCookie
+from magnetar.bookie.disks.directories import COOKIE_NAME, BookieDirectories
 from magnetar.bookie.indexes.open_index import open_index_to_read
 from magnetar.bookie.journaling.journal_files import JournalFiles
 from magnetar.bookie.journaling.journal_format import NO_MARK, NewRecord, RecordType
@@ -39,6 +40,29 @@ class _BadFile(SystemFile):
         if offset + size > self._bad_from and offset < self.size:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return super().pread(size, offset)
+
+
+def test_a_cookie_that_differs_is_told_with_the_directory_it_was_compared_with(
+    tmp_path: Path,
+) -> None:
+    """Here the data directory has none."""
+    data, journal, ledgers = (tmp_path / name for name in ("data", "journal", "ledgers"))
+    for directory in (data, journal, ledgers):
+        directory.mkdir()
+    cookie = Cookie(bookie_id="b1", instance_id="0" * 32, incarnation="1" * 32)
+    other = cookie.model_copy(update={"incarnation": "2" * 32})
+    for directory, role, its in ((journal, "journal-0", cookie), (ledgers, "ledgers-0", other)):
+        written = DirectoryCookie(directory=role, cookie=its)
+        (directory / COOKIE_NAME).write_bytes(written.to_bytes())
+    directories = BookieDirectories(str(data), (str(journal),), (str(ledgers),))
+    verification = Verification(
+        SystemDisk(),
+        directories,
+        lambda directory: open_index_to_read(directory, disk=SystemDisk()),
+    )
+    told = {problem.path: problem.text for problem in verification.run()}
+    assert told[str(data / COOKIE_NAME)] == "there is no cookie"
+    assert told[str(ledgers / COOKIE_NAME)] == f"the cookie differs from that of {journal}"
 
 
 async def test_what_cannot_be_read_is_told_and_everything_else_is_checked(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.base.errors import NotAllowedError
 from magnetar.broker.cluster.ownership.protocol import Owner
 from magnetar.broker.cluster.ownership.sole_owner import SoleOwner
 from magnetar.broker.features.transactions.coordinator_places import CoordinatorPlaces
@@ -111,11 +112,14 @@ class _Owners(SoleOwner):
         super().__init__(lambda: SERVICE_URL)
         self.urls: dict[int, str] = {}
         self.looks = 0
+        self.listeners_gone = False
 
     async def owner_of(
         self, topic: TopicName, *, is_authoritative: bool = False, listener: str = ""
     ) -> Owner:
         self.looks += 1
+        if listener and self.listeners_gone:
+            raise NotAllowedError(f"there is no advertised listener {listener!r}")
         url = self.urls.get(topic.partition_index, SERVICE_URL)
         return Owner(url, is_self=url == SERVICE_URL)
 
@@ -196,6 +200,24 @@ async def test_a_client_that_does_not_read_is_told_later() -> None:
     assert client.commands() == []
     client.connection.on_writable(True)
     assert _urls(await _next_places(client)) == [(0, "pulsar://other:6650")]
+
+
+async def test_a_watch_by_a_listener_that_no_broker_has_is_refused_and_delays_no_other() -> None:
+    scene = _Scene(transaction_coordinators=1)
+    wrong, other = scene.harness.client(), scene.harness.client()
+    _watch_coordinators(other)
+    await _next_places(other)
+    wrong.connection.link.listener = "inside"
+    _watch_coordinators(wrong)
+    await _next_places(wrong)
+    scene.owners.listeners_gone = True
+    scene.owners.urls[0] = "pulsar://other:6650"
+    assert _urls(await _next_places(other)) == [(0, "pulsar://other:6650")]
+    _watch_coordinators(wrong)
+    refused = await _next_places(wrong)
+    assert refused.error == pb.ServerError.NotAllowedError
+    assert "'inside'" in refused.message
+    assert await is_alive(wrong)
 
 
 async def test_watches_at_the_limit_are_answered_and_one_more_is_refused() -> None:

@@ -3,10 +3,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
+from magnetar.deploy.cluster import Cluster, ClusterSettings
 from magnetar.deploy.cluster_files import ClusterFiles, ClusterRecord, Layout, RunningServer
 from magnetar.deploy.cluster_plan import Kind
 from magnetar.deploy.errors import DataDirectoryError, DataDirectoryLockedError
@@ -69,23 +71,61 @@ def test_the_record_of_a_killed_cluster_is_recognised_and_removed(files: Cluster
     assert not files.discard_stale()
 
 
-def test_nothing_is_started_beside_a_server_that_was_left_over(files: ClusterFiles) -> None:
-    files.lock()
-    left = subprocess.Popen(
-        [sys.executable, "-c", "input('here\\n')", f"{files.directory}/bookie-1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+@contextmanager
+def left_over(*arguments: str, log: Path | None = None) -> Iterator[int]:
+    """A process that runs; yields its id."""
+    with log.open("ab") if log else nullcontext() as stderr:
+        left = subprocess.Popen(
+            [sys.executable, "-c", "input('here\\n')", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
     try:
         # Popen returns when the program begins to be exchanged; its command line comes after that.
         assert left.stdout is not None
         assert left.stdout.readline() == b"here\n"
-        files.write_cluster(record(left.pid))
-        with pytest.raises(DataDirectoryLockedError, match=rf"bookie-1 \(process {left.pid}\)"):
-            files.discard_stale()
-        assert files.cluster_path.exists()
+        yield left.pid
     finally:
         left.communicate(b"\n")
+
+
+def test_nothing_is_started_beside_a_server_that_was_left_over(files: ClusterFiles) -> None:
+    files.lock()
+    with left_over(f"{files.directory}/bookie-1") as pid:
+        files.write_cluster(record(pid))
+        with pytest.raises(DataDirectoryLockedError, match=rf"bookie-1 \(process {pid}\)"):
+            files.discard_stale()
+        assert files.cluster_path.exists()
+
+
+def test_a_left_over_broker_is_known_by_its_log(files: ClusterFiles) -> None:
+    """Brokers and auto-recovery have no data: their commands do not name the directory."""
+    files.lock()
+    with left_over(log=files.logs / "broker-1.log") as pid:
+        files.write_cluster(record(pid))
+        with pytest.raises(DataDirectoryLockedError, match=rf"\(process {pid}\)"):
+            files.discard_stale()
+        assert files.cluster_path.exists()
+
+
+async def test_a_refused_start_keeps_the_record_of_the_killed_cluster(files: ClusterFiles) -> None:
+    """Otherwise the next start finds no record, and starts beside the servers left over."""
+    with left_over(f"{files.directory}/bookie-1") as pid:
+        files.write_cluster(record(pid))
+        for _ in range(2):
+            with pytest.raises(DataDirectoryLockedError, match="stop them first"):
+                await Cluster(ClusterSettings(data=files.directory)).start()
+            assert files.cluster_path.exists()
+
+
+async def test_a_refused_start_keeps_a_record_that_it_cannot_read(files: ClusterFiles) -> None:
+    files.cluster_path.write_text("{")
+    for _ in range(2):
+        with pytest.raises(DataDirectoryError, match="It was not changed"):
+            await Cluster(ClusterSettings(data=files.directory)).start()
+        assert files.cluster_path.read_text() == "{"
+    files.lock()  # no start has kept the lock
 
 
 @pytest.mark.parametrize(

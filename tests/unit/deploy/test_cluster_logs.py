@@ -1,7 +1,10 @@
 """Rotation of logs that others write: none grows without bound, and a failure loses nothing."""
 
+import errno
 import os
+import shutil
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -58,6 +61,57 @@ def test_a_copy_that_cannot_be_made_leaves_every_log_as_it_was(tmp_path: Path) -
     with pytest.raises(OSError, match=r"b\.log\.new"):
         rotate(log, bytes_max=1, files_max=3)
     assert (log.read_text(), (tmp_path / "b.log.1").read_text()) == ("now", "former")
+
+
+def test_a_disk_that_fills_up_during_the_copy_leaves_every_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next rotation copies the same lines once more."""
+    log = tmp_path / "b.log"
+    (tmp_path / "b.log.1").write_text("former")
+    log.write_text("now")
+    copy, copies = shutil.copyfileobj, 0
+
+    def copy_once(source: IO[bytes], target: IO[bytes], length: int) -> None:
+        nonlocal copies
+        copies += 1
+        if copies > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        copy(source, target, length)
+
+    monkeypatch.setattr(shutil, "copyfileobj", copy_once)
+    with pytest.raises(OSError, match="No space left"):
+        rotate(log, bytes_max=1, files_max=3)
+    assert names(tmp_path) == ["b.log", "b.log.1"]
+    assert (log.read_text(), (tmp_path / "b.log.1").read_text()) == ("now", "former")
+
+
+def test_lines_written_during_a_rotation_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "b.log"
+    log.write_text("before\n")
+    copy, replace = shutil.copyfileobj, Path.replace
+
+    def write(line: str) -> None:
+        with log.open("a") as server:
+            server.write(line)
+
+    def copy_slowly(source: IO[bytes], target: IO[bytes], length: int) -> None:
+        copy(source, target, length)
+        write("during the copy\n")
+
+    def replace_slowly(path: Path, target: Path) -> Path:
+        write("during a rename\n")
+        return replace(path, target)
+
+    monkeypatch.setattr(shutil, "copyfileobj", copy_slowly)
+    monkeypatch.setattr(Path, "replace", replace_slowly)
+    assert rotate(log, bytes_max=1, files_max=1)
+    assert log.read_text() == ""
+    assert (tmp_path / "b.log.1").read_text() == (
+        "before\nduring the copy\nduring the copy\nduring a rename\n"
+    )
 
 
 def test_the_last_words_of_a_server_are_found_in_a_log_that_was_rotated(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from magnetar.deploy.cluster_plan import (
     plan_cluster,
 )
 from magnetar.deploy.options import Quorum
+from magnetar.deploy.zookeeper import parse_members
+from magnetar.ledger.metadata.url import parse_zookeeper_url
 
 DIRECTORY = Path("/data/cluster")
 
 
-def plan(shape: ClusterShape, zookeeper_url: str = "") -> ClusterPlan:
+def plan(shape: ClusterShape, zookeeper_url: str = "", *, host: str = "127.0.0.1") -> ClusterPlan:
     ports: dict[str, dict[str, int]] = {}
     number = 1000
     for name, kind in shape.names():
@@ -25,7 +27,7 @@ def plan(shape: ClusterShape, zookeeper_url: str = "") -> ClusterPlan:
         shape,
         quorum=Quorum(3, 3, 2),
         ports=ports,
-        hosts={name: "127.0.0.1" for name, _ in shape.names()},
+        hosts={name: host for name, _ in shape.names()},
         zookeeper_url=zookeeper_url,
     )
 
@@ -50,6 +52,15 @@ def test_an_ensemble_is_named_in_the_metadata_url_and_to_each_of_its_servers() -
     servers = "127.0.0.1:1002:1003:1001,127.0.0.1:1005:1006:1004,127.0.0.1:1008:1009:1007"
     for number, server in enumerate(made.of_kind(Kind.ZOOKEEPER), start=1):
         assert server.arguments[-4:] == ("--server-id", str(number), "--servers", servers)
+
+
+def test_ipv6_addresses_are_in_brackets_before_a_port() -> None:
+    made = plan(ClusterShape(zookeepers=2, bookies=1, brokers=0, autorecovery=0), host="::1")
+    assert made.metadata_url == "zk://[::1]:1001,[::1]:1004/magnetar"
+    parse_zookeeper_url(made.metadata_url)
+    servers = made.of_kind(Kind.ZOOKEEPER)[0].arguments[-1]
+    assert servers == "[::1]:1002:1003:1001,[::1]:1005:1006:1004"
+    assert ",".join(map(str, parse_members(servers))) == servers
 
 
 def test_an_ensemble_that_is_there_is_used_as_it_is() -> None:

@@ -58,6 +58,18 @@ def test_ports_are_kept_over_restarts_and_over_other_counts(free: set[int]) -> N
     assert chosen_by(SHAPE, kept=before, first=ANYWHERE) == before
 
 
+def test_another_port_is_chosen_if_a_kept_one_is_in_use_and_any_will_do(free: set[int]) -> None:
+    before = chosen_by(SHAPE, kept={}, first=ANYWHERE)
+    used = before["broker-1"]["native"]
+    free.add(used)
+    with pytest.raises(AddressUnavailableError, match="the native port of broker-1"):
+        chosen_by(SHAPE, kept=before, first={})
+    chosen = chosen_by(SHAPE, kept=before, first={(Kind.BROKER, "native"): ANY})
+    assert chosen["broker-1"]["native"] not in ports_of(before)
+    chosen["broker-1"]["native"] = used
+    assert chosen == before, "the others are kept"
+
+
 def test_any_port_is_none_of_those_that_outgoing_connections_get(free: set[int]) -> None:
     chosen = chosen_by(SHAPE, kept={}, first=ANYWHERE)
     assert all(port < 32_768 for each in chosen.values() for port in each.values())

@@ -3,9 +3,15 @@ import stat
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.testing import CliRunner
 
+from magnetar.deploy import backup_tools
+from magnetar.deploy.cli import WITH_CONTEXT, app
 from magnetar.deploy.contexts import (
     CONTEXTS_MAX,
+    FIELDS,
     Contexts,
     contexts_file,
     read_contexts,
@@ -27,8 +33,45 @@ def test_a_context_stands_in_for_variables_that_are_not_set() -> None:
         "MAGNETAR_ADMIN_URL": "https://prod:8443",
         "MAGNETAR_ADMIN_METADATA": "zk://zk:2181/",
         "MAGNETAR_LEDGER_METADATA": "zk://zk:2181/",
+        "MAGNETAR_BACKUP_METADATA": "zk://zk:2181/",
+        "MAGNETAR_PERF_LEDGER_METADATA": "zk://zk:2181/",
         "MAGNETAR_TOKEN": "file:///secrets/prod",
     }
+
+
+def variables_read(command: object) -> set[str]:
+    """The variables that the options of a command and its subcommands read."""
+    if isinstance(command, TyperGroup):
+        return set[str]().union(*map(variables_read, command.commands.values()))
+    assert isinstance(command, TyperCommand)
+    return {each.envvar for each in command.params if isinstance(each.envvar, str)}
+
+
+def test_a_context_supplies_every_address_that_its_commands_read() -> None:
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    supplied = {name for names in FIELDS.values() for name in names}
+    for name in WITH_CONTEXT:
+        assert variables_read(root.commands[name]) <= {*supplied, "MAGNETAR_CONFIG"}, name
+
+
+@pytest.mark.parametrize("command", ["backup list", "restore backup-1"])
+def test_a_backup_command_takes_the_metadata_of_its_context(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "contexts.json"
+    contexts = Contexts()
+    contexts.set("prod", PROD)
+    write_contexts(path, contexts)
+    asked: list[str] = []
+    monkeypatch.setenv("MAGNETAR_CONTEXTS", str(path))
+    for variables in FIELDS.values():
+        for variable in variables:
+            monkeypatch.setenv(variable, "")  # so that the test ends without what it sets
+            monkeypatch.delenv(variable)
+    monkeypatch.setattr(backup_tools, "run", lambda metadata, *others: asked.append(metadata))
+    ended = CliRunner().invoke(app, ["--context", "prod", *command.split()])
+    assert (ended.exit_code, asked) == (0, ["zk://zk:2181/"]), ended.output
 
 
 def test_credentials_of_the_environment_are_not_mixed_with_those_of_a_context() -> None:

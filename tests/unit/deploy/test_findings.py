@@ -29,6 +29,10 @@ def token(**claims: Any) -> str:
         ({"sub": "me", "exp": NOW_S + 7_200}, State.WARNING, "expires in 2 h"),
         ({"sub": "me", "exp": NOW_S}, State.FAILED, "expired 0 s ago"),
         ({"sub": "me", "nbf": NOW_S + 600}, State.FAILED, "valid only in 10 min"),
+        ({"sub": "me", "exp": 10**400}, State.OK, "expires in"),
+        ({"sub": "me", "exp": -(10**400)}, State.FAILED, "expired"),
+        ({"sub": "me", "nbf": 10**400}, State.FAILED, "valid only in"),
+        ({"sub": "me", "exp": float("inf")}, State.OK, "expires in"),
     ],
 )
 def test_a_token_says_how_long_it_is_valid(claims: dict[str, Any], state: State, said: str) -> None:
@@ -43,6 +47,11 @@ def test_what_is_no_web_token_is_for_the_broker_to_judge(text: str) -> None:
     found = token_finding(text, now_s=NOW_S)
     assert found.state is State.WARNING
     assert text not in found.text
+
+
+def test_claims_nested_too_deep_to_be_read_are_no_web_token() -> None:
+    body = base64.urlsafe_b64encode(b"[" * 100_000).decode()
+    assert token_finding(f"e30.{body}.x", now_s=NOW_S).state is State.WARNING
 
 
 @pytest.mark.parametrize(

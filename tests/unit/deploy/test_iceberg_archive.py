@@ -5,7 +5,9 @@ import signal
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from magnetar.deploy.cli_pipeline import pipeline
 from magnetar.deploy.errors import MissingProgramError, SettingsError
 from magnetar.deploy.iceberg_archive import IcebergJob, JobWorld, run
 
@@ -38,6 +40,25 @@ def test_options_that_are_not_given_are_not_passed_on() -> None:
         "authentication": "none",
     }
     assert JOB.properties() == {}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--catalog", "sqlite:///catalog.db"),
+        ("--catalog-property", "a=b"),
+        ("--table", "lake.t"),
+        ("--no-decode",),
+        ("--allow-loss",),
+        ("--batch-bytes", "1048576"),
+        ("--snapshot-age-h", "0"),
+    ],
+    ids=lambda given: given[0],
+)
+def test_options_of_iceberg_archives_are_refused_for_parquet(given: tuple[str, ...]) -> None:
+    ended = CliRunner().invoke(pipeline, ["archive", "--output", "out", "--topics", "t", *given])
+    assert isinstance(ended.exception, SettingsError)
+    assert str(ended.exception) == f"{given[0]}: it is for --format iceberg only"
 
 
 def test_properties_of_the_catalog_are_pairs() -> None:

@@ -32,7 +32,9 @@ def test_a_duration_has_units(text: str, wanted: int) -> None:
     assert parse_duration_ms(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "60", "h", "1x", "1h30", "-1h", "1h,2m", "1e3s"])
+@pytest.mark.parametrize(
+    "text", ["", "60", "h", "1x", "1h30", "-1h", "1h,2m", "1e3s", "9" * 310 + "s"]
+)
 def test_what_has_no_unit_is_no_duration(text: str) -> None:
     assert parse_duration_ms(text) is None
     with pytest.raises(SettingsError, match="--timeout"):
@@ -55,7 +57,7 @@ def test_sizes_are_multiples_of_1024(text: str, wanted: int) -> None:
     assert parse_size_bytes(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "G", "10X", "-1", "1h"])
+@pytest.mark.parametrize("text", ["", "G", "10X", "-1", "1h", "9" * 310, "9" * 300 + "P"])
 def test_what_is_no_number_is_no_size(text: str) -> None:
     assert parse_size_bytes(text) is None
 
@@ -102,6 +104,8 @@ def test_an_id_is_read_as_it_is_printed(text: str, wanted: tuple[int, ...]) -> N
     assert parse_message_id(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:", ":1", "a:b", "1:2:x", "1:2:3:4:5", "-1:-1"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "1:", ":1", "a:b", "1:2:x", "1:2:3:4:5", "-1:-1", f"1:{'9' * 5000}"]
+)
 def test_what_is_no_id_is_refused(text: str) -> None:
     assert parse_message_id(text) is None

@@ -14,8 +14,9 @@ from tests.processes import ROOT
 
 
 def test_members_are_host_and_three_ports() -> None:
-    assert parse_members("a:2888:3888:2181, ::1:1:2:3") == (
+    assert parse_members("a:2888:3888:2181, ::1:1:2:3,[::1]:1:2:3") == (
         EnsembleMember("a", 2888, 3888, 2181),
+        EnsembleMember("::1", 1, 2, 3),
         EnsembleMember("::1", 1, 2, 3),
     )
 

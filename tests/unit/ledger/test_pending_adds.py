@@ -1,5 +1,8 @@
 """What may be confirmed, and when."""
 
+import pytest
+
+from magnetar.ledger.errors import InvariantError
 from magnetar.ledger.writing.add_pipeline import PendingAdds
 from magnetar.ledger.writing.add_turn import PendingAdd
 
@@ -22,6 +25,12 @@ def test_an_add_is_released_at_its_ack_quorum() -> None:
     pending.on_ack([add], 2)
     assert pending.release() == [add]
     assert pending.pending_bytes == 0
+
+
+@pytest.mark.parametrize("runs", [[(1, 1)], [(0, 1), (3, 3)], [(0, 1), (1, 2)]])
+def test_an_add_that_does_not_follow_the_last_one_is_refused(runs: list[tuple[int, int]]) -> None:
+    with pytest.raises(InvariantError):
+        queue_of(*runs)
 
 
 def test_the_same_bookie_counts_once() -> None:

@@ -65,7 +65,8 @@ class DiskWatch:
         """Usages of all directories, in their order."""
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
-        self._has_no_room = False
+        self._without_room: frozenset[int] = frozenset()
+        """Ledger directories that a flush found full, whatever their sizes say."""
         self._is_closing = False
 
     async def look_first(self) -> None:
@@ -116,16 +117,14 @@ class DiskWatch:
             is_full = ReadOnlyReason.DISK_FULL in self._gate.reasons
             await self.worker.run(lambda: self._state_files.set_read_only(is_full))
 
-    def on_no_room(self) -> None:
-        """Treat the disks as full after a flush failed: inodes or a quota may be used up."""
-        if not self._has_no_room:
-            self._has_no_room = True
-            self._wanted.set()
+    def set_without_room(self, directories: frozenset[int]) -> None:
+        """Treat these ledger directories (their positions) as full, whatever their sizes say.
 
-    def on_flushed(self) -> None:
-        """Believe the sizes again after a flush has succeeded."""
-        if self._has_no_room:
-            self._has_no_room = False
+        Their last flush found no room: inodes or a quota may be used up. For all others, the sizes
+        decide again.
+        """
+        if directories != self._without_room:
+            self._without_room = directories
             self._wanted.set()
 
     def allows(self, directory: str, use: DiskUse) -> bool:
@@ -198,8 +197,10 @@ class DiskWatch:
         self.usages = list(usages)
         ledgers = self._directories.ledgers
         levels = [
-            DiskLevel.FULL if self._has_no_room else next_level(level, usage, self._settings)
-            for level, usage in zip(self.levels, usages, strict=True)
+            DiskLevel.FULL
+            if number in self._without_room
+            else next_level(level, usage, self._settings)
+            for number, (level, usage) in enumerate(zip(self.levels, usages, strict=True))
         ]
         for directory, before, level, usage in zip(
             ledgers, self.levels, levels, usages, strict=True

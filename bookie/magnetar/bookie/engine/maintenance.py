@@ -17,6 +17,7 @@ from magnetar.bookie.entry_logs.log_names import LogIds, log_ids, log_name
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.errors import StorageClosedError, StorageIOError
 from magnetar.bookie.indexes.location_index import IndexChanges, LocationIndex, RunMove
+from magnetar.ledger.errors import InvariantError
 from magnetar.ledger.ports import Disk, Worker
 
 _RECORDS_AT_ONCE = 256
@@ -133,7 +134,8 @@ class LogMaintenance:
 
     def _remove(self, log_id: int) -> None:
         path = f"{self.directory}/{log_name(log_id)}"
-        assert log_id != self._writer.active_log_id, f"{path} is being written"
+        if log_id == self._writer.active_log_id:
+            raise InvariantError(f"{path} is being written: it cannot be removed")
         try:
             try:
                 self._disk.remove(path)

@@ -16,6 +16,7 @@ from functools import partial
 
 import structlog
 
+from magnetar.bookie.disks.disk_errors import is_out_of_room
 from magnetar.bookie.errors import StorageError
 from magnetar.bookie.storage import LedgerState, LedgerStorage
 from magnetar.ledger.wire import EntryBlock
@@ -47,8 +48,9 @@ class ShardedStorage:
         """Number of running flushes of all shards."""
         self._alone: dict[int, asyncio.Task[None]] = {}
         """Tasks of shards that flush by themselves."""
-        self._failing: set[int] = set()
-        """Shards whose own flush failed: the next flush of all shards retries it."""
+        self._failing: dict[int, StorageError] = {}
+        """The last error of each shard that has failed to flush since its last success: the next
+        flush of all shards retries it."""
         for number, shard in enumerate(self._shards):
             shard.on_wants_flush = partial(self._on_shard_wants_flush, number)
             shard.on_flush_failure = lambda error: self.on_flush_failure(error)
@@ -117,20 +119,33 @@ class ShardedStorage:
     def wants_flush(self) -> bool:
         return bool(self._failing) or any(shard.wants_flush for shard in self._shards)
 
+    @property
+    def without_room(self) -> frozenset[int]:
+        """Shards whose last flush found no room on their disk."""
+        failing = self._failing.items()
+        return frozenset(number for number, error in failing if is_out_of_room(error))
+
     async def flush(self, *, is_gentle: bool = False) -> None:
         self._flushes += 1
         try:
-            await _all([self._flush_shard(shard, is_gentle=is_gentle) for shard in self._shards])
+            numbers = range(len(self._shards))
+            await _all([self._flush_shard(number, is_gentle=is_gentle) for number in numbers])
         finally:
             self._flushes -= 1
-        self._failing.clear()
 
     def hurry(self) -> None:
         for shard in self._shards:
             shard.hurry()
 
-    async def _flush_shard(self, shard: LedgerStorage, *, is_gentle: bool = False) -> None:
-        await shard.flush(is_gentle=is_gentle)
+    async def _flush_shard(self, number: int, *, is_gentle: bool = False) -> None:
+        try:
+            await self._shards[number].flush(is_gentle=is_gentle)
+        except StorageError as error:
+            self._failing[number] = error
+            raise
+        # Here, and not when all shards have ended: a later flush of this shard may have failed by
+        # then, and would be forgotten.
+        self._failing.pop(number, None)
         self.on_room()
 
     def _on_shard_wants_flush(self, number: int) -> None:
@@ -147,9 +162,8 @@ class ShardedStorage:
 
     async def _flush_alone(self, number: int) -> None:
         try:
-            await self._flush_shard(self._shards[number])
+            await self._flush_shard(number)
         except StorageError as error:
-            self._failing.add(number)
             _log.warning("shard_flush_failed", shard=number, error=str(error))
             self.on_own_flush_failure(error)
         finally:

@@ -19,6 +19,7 @@ from magnetar.bookie.entry_logs.entry_log import (
 from magnetar.bookie.entry_logs.log_names import LogIds, log_name
 from magnetar.bookie.entry_logs.pieces import piece_checksums
 from magnetar.bookie.entry_logs.run_plan import PlannedRun
+from magnetar.ledger.errors import InvariantError
 from magnetar.ledger.ports import Buffer, Clock, Disk, File
 
 _WRITE_BYTES = 1 << 20
@@ -226,7 +227,10 @@ class EntryLogWriter:
             offset = active.file.append([b"".join(buffers)])
         else:
             offset = active.file.append(_bounded(buffers))
-        assert offset == expected
+        if offset != expected:
+            raise InvariantError(
+                f"{active.path} was written at {offset}; its entries are indexed at {expected}"
+            )
         self._unsynced_bytes += size
 
 

@@ -35,6 +35,11 @@ class Brake:
     patience_s: float = 3600.0
     """Seconds that a ledger must be missing if most of a few ledgers are missing."""
 
+    def asks_for_patience(self, *, missing: int, local: int) -> bool:
+        """Return whether ledgers must be missing for `patience_s`: most of a few are missing."""
+        is_most_of_few = local <= self.ledgers_min and missing > self.vanish_share_max * local
+        return is_most_of_few and self.patience_s > 0
+
 
 class DeadLedgerSearch:
     """Finds the local ledgers that a listing lacks. Feed it the ranges of the listing in order."""

@@ -19,7 +19,12 @@ from magnetar.bookie.entry_logs.log_names import log_ids
 from magnetar.bookie.errors import ImplausibleListingError, StorageLogMissingError
 from magnetar.bookie.gc.compaction_plan import LogUse, choose_logs
 from magnetar.bookie.gc.dead_ledgers import Brake
-from magnetar.bookie.gc.ledger_collector import LedgerSource, missing_ledgers
+from magnetar.bookie.gc.ledger_collector import (
+    UNRECORDED_MAX,
+    LedgerSource,
+    missing_ledgers,
+    too_many_unrecorded,
+)
 from magnetar.bookie.gc.log_collector import compaction_rules
 from magnetar.bookie.gc.log_survey import LogSurvey
 from magnetar.bookie.gc.log_usage import LogUsage
@@ -45,8 +50,11 @@ class LedgersPreview:
     unrecorded: tuple[int, ...]
     """Ledgers without metadata and without a record of their deletion: kept; the metadata lost
     them."""
+    waiting: tuple[int, ...]
+    """Most of a few ledgers vanished: kept until they have been missing for
+    `gc_vanish_patience_s`."""
     refused: str
-    """Why nothing at all would be deleted; empty if the listing is believed."""
+    """Why nothing more would be deleted; empty if the metadata is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +79,44 @@ async def preview_ledgers(
 ) -> LedgersPreview:
     """Return the local ledgers that a round would delete now, and those it would keep.
 
+    Like a first round: it does not know how long a ledger has been missing.
+
     Raises:
         ForeignMetadataError, LedgerError: a round would fail in the same way.
     """
+    local = BitMap64(local_ids)
+    count = len(local)
+    # A share of 1 is how an operator accepts vanished ledgers permanently.
+    accept_vanished = brake.vanish_share_max >= 1
     try:
-        missing = await missing_ledgers(BitMap64(local_ids), source, calls, brake)
+        missing = await missing_ledgers(local, source, calls, None if accept_vanished else brake)
     except ImplausibleListingError as error:
-        return LedgersPreview((), (), (), (), str(error))
+        return LedgersPreview((), (), (), (), (), str(error))
+    has_brake = not accept_vanished and not source.records_deletions
+    if has_brake and brake.asks_for_patience(missing=len(missing), local=count):
+        return LedgersPreview((), (), (), (), tuple(missing), "")
     dead: list[int] = []
     unconfirmed: list[int] = []
     listed_in_error: list[int] = []
     unrecorded: list[int] = []
+    refused = ""
     for ledger_id in missing:
+        if len(unrecorded) >= UNRECORDED_MAX:
+            refused = too_many_unrecorded(len(unrecorded))
+            break
         await calls.wait_turn()
         try:
             try:
                 await source.read(ledger_id)
             except NoSuchLedgerError:
-                is_deleted = await source.is_deleted(ledger_id)
+                is_deleted = accept_vanished or await source.is_deleted(ledger_id)
                 (dead if is_deleted else unrecorded).append(ledger_id)
             else:
                 listed_in_error.append(ledger_id)
         except LedgerError:
             unconfirmed.append(ledger_id)
     return LedgersPreview(
-        tuple(dead), tuple(unconfirmed), tuple(listed_in_error), tuple(unrecorded), ""
+        tuple(dead), tuple(unconfirmed), tuple(listed_in_error), tuple(unrecorded), (), refused
     )
 
 

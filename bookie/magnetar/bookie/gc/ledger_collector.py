@@ -32,7 +32,7 @@ from magnetar.bookie.gc.metadata_calls import MetadataCalls
 from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerStorage
-from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
+from magnetar.ledger.errors import InvariantError, LedgerError, NoSuchLedgerError
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
 from magnetar.ledger.ledger_manager import VersionedLedger
 from magnetar.ledger.ports import Clock
@@ -123,17 +123,14 @@ class LedgerCollector:
             _log.info("ledgers_deleted", ledgers=deleted)
         unrecorded = self._metrics.unrecorded_ledgers - unrecorded_before
         if unrecorded >= UNRECORDED_MAX:
-            raise ImplausibleListingError(
-                f"the metadata store lacks at least {unrecorded} ledgers of this bookie without a "
-                "record that they were deleted: they are kept, the metadata lost them"
-            )
+            raise ImplausibleListingError(too_many_unrecorded(unrecorded))
         return deleted
 
     def _patiently(self, candidates: list[int]) -> list[int]:
         """Return the candidates without those that only lately vanished with most of a few
         ledgers."""
         brake, local = self._brake, len(self._known_ledgers())
-        if local > brake.ledgers_min or len(candidates) <= brake.vanish_share_max * local:
+        if not brake.asks_for_patience(missing=len(candidates), local=local):
             self._missing_since_s.clear()
             return candidates
         now_s = self._clock.monotonic_s()
@@ -182,6 +179,14 @@ class LedgerCollector:
         return False
 
 
+def too_many_unrecorded(unrecorded: int) -> str:
+    """Describe why a round ends that met so many ledgers without a record of their deletion."""
+    return (
+        f"the metadata store lacks at least {unrecorded} ledgers of this bookie without a "
+        "record that they were deleted: they are kept, the metadata lost them"
+    )
+
+
 async def missing_ledgers(
     local_ids: BitMap64, source: LedgerSource, calls: MetadataCalls, brake: Brake | None
 ) -> list[int]:
@@ -202,7 +207,7 @@ async def missing_ledgers(
         async for found in source.ledger_ranges():
             search.on_range(found)
             await calls.wait_turn()
-    except AssertionError as error:
+    except InvariantError as error:
         # The manager checks its own listing, too. A wrong listing is no reason to end the process,
         # and none to delete.
         raise ImplausibleListingError(f"the listing of ledgers is broken: {error}") from error

@@ -71,7 +71,8 @@ class LogCopier:
         clock: Clock,
         moves_max: int,
     ) -> None:
-        """Up to `moves_max` runs are copied; the rest is left for another copy."""
+        """The copy ends with the run that reaches `moves_max` moves; the rest is left for another
+        copy. A run takes up to three moves: of its kept entries, and of the gaps around them."""
         self._directory = directory
         self._log_id = target_log_id
         self._sources = list(sources)

@@ -124,10 +124,10 @@ class LocationIndex(Protocol):
 
         `pause` is called between the runs of two ledgers, and may block.
 
-        Reads may see the changes before they are durable; those of one ledger all at once, except
-        for moves, whose source and target hold the same. A crash in between leaves a part of the
-        changes, which is harmless: the journal repeats a flush, and a compaction is finished or
-        undone. After an error, the same changes may be committed again.
+        Reads may see the changes before they are durable: the deletion of a ledger, then its runs
+        and its state all at once, then its moves, whose source and target hold the same. A crash
+        in between leaves a part of the changes, which is harmless: the journal repeats a flush, and
+        a compaction is finished or undone. After an error, the same changes may be committed again.
 
         Raises:
             StorageIOError: none, some or all changes may have been written.

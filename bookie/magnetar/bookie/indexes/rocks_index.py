@@ -206,7 +206,10 @@ class RocksIndex:
     # Writing
 
     def commit(self, changes: IndexChanges, *, pause: Callable[[], None] = no_pause) -> set[int]:
-        """Write the changes durably, as `LocationIndex` says; a ledger's runs stay in one batch."""
+        """Write the changes durably, as `LocationIndex` says.
+
+        Runs and state of a ledger stay in one batch.
+        """
         if self._is_broken:
             self._reopen()
         self._is_broken = True  # until the commit has succeeded
@@ -234,10 +237,11 @@ class RocksIndex:
                 old = self._overlapped(ledger_id, first, last)
             if old:
                 changed.add(ledger_id)
-            writer.put_runs(ledger_id, runs, old)
+            writer.put_runs(ledger_id, runs, old, changes.states.get(ledger_id))
         for ledger_id, state in changes.states.items():
             pause()
-            writer.put_state(ledger_id, state)
+            if ledger_id not in changes.runs:
+                writer.put_state(ledger_id, state)
         changed |= self._write_moves(changes.moves, writer)
         last_log_id = max(self.last_log_id, changes.last_log_id)
         writer.put_format(last_log_id)
@@ -313,7 +317,15 @@ class _BatchWriter:
         self._batch.append(Delete(encode_state_key(ledger_id)))
         self._bound()
 
-    def put_runs(self, ledger_id: int, runs: Sequence[NewRun], old: Sequence[IndexRecord]) -> None:
+    def put_runs(
+        self,
+        ledger_id: int,
+        runs: Sequence[NewRun],
+        old: Sequence[IndexRecord],
+        state: LedgerState | None,
+    ) -> None:
+        # With the state, if it changes, too: no collection removes the entries of a ledger that is
+        # not known, and a crash may come between two batches.
         groups = disjoint_groups(runs)
         if not old and len(groups) == 1:
             records = [IndexRecord(run.first, run.last, run.location) for run in groups[0]]
@@ -327,6 +339,8 @@ class _BatchWriter:
                 self._batch.append(Delete(encode_run_key(ledger_id, record.first)))
         for record in records:
             self._put(ledger_id, record)
+        if state is not None:
+            self._batch.append(Put(encode_state_key(ledger_id), encode_state(state)))
         self._bound()
 
     def put_record(self, ledger_id: int, record: IndexRecord) -> None:

@@ -151,7 +151,11 @@ class LocalCheck:
         return CheckedLedgers(damages, records, size, at, first)
 
     def check_log(self, log_id: int) -> Damage | None:
-        """Check header and footer of a finished log. Damage to them hides no entries."""
+        """Check header and footer of a finished log. Damage to them hides no entries.
+
+        Raises:
+            StorageIOError: it cannot be read now, for a reason that is no damage.
+        """
         path = posixpath.join(self._directory, log_name(log_id))
         offset = 0
         try:
@@ -159,13 +163,13 @@ class LocalCheck:
         except FileNotFoundError:
             return None  # collected meanwhile
         except OSError as error:
-            return Damage(path, 0, -1, -1, -1, str(error))
+            return _log_damage(path, 0, error)
         try:
             read_log_header(file, log_id)
             offset = file.size
             read_footer(file, log_id)
         except (StorageIOError, OSError) as error:
-            return Damage(path, offset, -1, -1, -1, str(error))
+            return _log_damage(path, offset, error)
         finally:
             file.close()
         return None
@@ -209,6 +213,17 @@ class LocalCheck:
     def _read_record(self, ledger_id: int, record: IndexRecord) -> list[Damage]:
         run = StoredRun(ledger_id, record.first, record.last, record.location)
         return self._logs.check_run(run)
+
+
+def _log_damage(path: str, offset: int, error: StorageIOError | OSError) -> Damage:
+    """Return the damage to a log's header or footer that an error reports.
+
+    Raises:
+        StorageIOError: a transient failure.
+    """
+    if isinstance(error, OSError) and error.errno in _TRANSIENT:
+        raise StorageIOError(f"{path}: cannot be checked now: {error}") from error
+    return Damage(path, offset, -1, -1, -1, str(error))
 
 
 def _damage_of(error: StorageIOError) -> Damage:

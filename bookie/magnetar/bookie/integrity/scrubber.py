@@ -77,6 +77,7 @@ class Scrubber:
         self._period_s = settings.scrub_period_days * _DAY_S
         self._bytes_per_s_max = settings.scrub_bytes_per_s_max
         self._position = ScrubPosition(pass_started_ms=0)
+        self._is_loaded = False
         self._saved_at_s = 0.0
         self._total_bytes = 1
         self._sized_at_s = float("-inf")
@@ -91,6 +92,7 @@ class Scrubber:
     async def run(self) -> None:
         """Run passes, for ever."""
         self._position = await self._load()
+        self._is_loaded = True
         try:
             while True:
                 await self._wait_pass_due()
@@ -100,6 +102,8 @@ class Scrubber:
 
     async def save(self) -> None:
         """Save the position for the next start. A failure costs a part of a pass."""
+        if not self._is_loaded:
+            return  # stopped before `run` had read the file: what it says still holds
         data = self._position.encode()
         try:
             await self._worker.run(partial(self._disk.replace_file, self._path, data))
@@ -211,16 +215,23 @@ class Scrubber:
             logs = await self._finished_logs()
         except StorageIOError as error:
             # Perhaps too many files are open: whether the bookie must end is decided elsewhere.
-            self._metrics.scrub_errors += 1
-            _log.error("scrub_failed", path=self._path, error=str(error))
+            self._note_failure(error)
             return
         for log_id in logs:
-            damage = await self._worker.run(partial(self._check.check_log, log_id))
+            try:
+                damage = await self._worker.run(partial(self._check.check_log, log_id))
+            except StorageIOError as error:
+                self._note_failure(error)
+                continue  # the next pass checks it
             if damage is not None:
                 # The damage hides no entry, and there is nothing to heal: garbage collection scans
                 # the log instead, and a tool can write the footer anew.
                 self._metrics.scrub_damages += 1
                 _log.error("entry_log_end_damaged", **damage._asdict())
+
+    def _note_failure(self, error: StorageIOError) -> None:
+        self._metrics.scrub_errors += 1
+        _log.error("scrub_failed", path=self._path, error=str(error))
 
     def _report(self, damages: list[Damage], records: int, size: int) -> None:
         self._metrics.scrub_records += records

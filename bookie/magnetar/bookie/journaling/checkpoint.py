@@ -84,6 +84,7 @@ class Checkpointer:
         after_flush: Callable[[], None],
         on_bug: Callable[[BaseException], None],
         on_failure: Callable[[BaseException], None] = _nothing,
+        unflushed_bytes: int = 0,
     ) -> None:
         """Set up; `start` begins.
 
@@ -94,6 +95,8 @@ class Checkpointer:
 
         `on_bug` gets an unforeseen error, which ends the checkpoints: without them the write cache
         fills, and every add is refused from then on.
+
+        `unflushed_bytes` is the size of the records that the start replayed and could not flush.
         """
         self._storage = storage
         self._last_marks = last_marks
@@ -114,7 +117,7 @@ class Checkpointer:
         self._marked_s = clock.monotonic_s()
         """When the marks on disk were captured, in monotonic seconds. `_marked_bytes`: bytes
         journalled by then."""
-        self._marked_bytes = metrics.journal_bytes
+        self._marked_bytes = metrics.journal_bytes - unflushed_bytes
         metrics.before_export.append(self._measure)
         self._wanted = asyncio.Event()
         self._is_closing = False

@@ -62,6 +62,8 @@ class Replayed(NamedTuple):
     """
     records: int
     skipped: int
+    unflushed_bytes: int
+    """Bytes of the records that the next start replays again; 0 if everything is durable."""
 
 
 async def replay_journals(
@@ -106,7 +108,8 @@ async def replay_journals(
             raise
         is_flushed = False
         _log.warning("replayed_into_memory_only", records=replay.records, error=str(error))
-    return Replayed(ends, is_flushed, replay.records, replay.skipped)
+    unflushed_bytes = 0 if is_flushed else replay.bytes
+    return Replayed(ends, is_flushed, replay.records, replay.skipped, unflushed_bytes)
 
 
 def _name_newest(journal: JournalReplay) -> None:
@@ -129,6 +132,8 @@ class StorageReplay:
         """Ledgers that had no key when one of their records was replayed."""
         self._lacs: dict[int, int] = {}
         self.records = 0
+        self.bytes = 0
+        """Bytes of all records in the journals, replayed or not."""
         self.skipped = 0
         """Records of deleted ledgers, and of unknown types."""
 
@@ -143,7 +148,9 @@ class StorageReplay:
         """
         handled = 0
         for record in journal.records():
-            handled += RECORD_HEAD_BYTES + len(record.body)
+            size = RECORD_HEAD_BYTES + len(record.body)
+            self.bytes += size
+            handled += size
             if handled >= _TURN_BYTES:
                 handled = 0
                 await asyncio.sleep(0)

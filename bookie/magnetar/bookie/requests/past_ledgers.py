@@ -59,7 +59,12 @@ class LossHorizon:
     ledger_id: int = -1
     """The highest ledger id at that time; -1 if nothing was ever lost."""
     open_ledgers: frozenset[int] = frozenset()
-    """Ledgers that were open, and whose last fragment did not name this bookie."""
+    """Ledgers that were open, and whose last fragment did not name this bookie.
+
+    Also those that named it in an earlier fragment: they are in limbo, but their writers may choose
+    the bookie again. No fence of theirs was lost. A recovery ends OPEN before it fences, and asks
+    the last fragment alone.
+    """
 
     def hides(self, ledger_id: int) -> bool:
         """Return whether the bookie may have known and fenced the ledger before the loss."""

@@ -98,7 +98,7 @@ class Verification:
                 yield problem
 
     def _cookies(self) -> Iterator[Problem]:
-        known = None
+        known, known_in = None, ""
         expected = roles(len(self.directories.journals), len(self.directories.ledgers))
         role_of = dict(zip(self.directories, expected, strict=True))
         for directory in dict.fromkeys(self.directories):
@@ -115,9 +115,9 @@ class Verification:
                 text = f"the cookie says {found.directory}, it is {role_of[directory]}"
                 yield Problem(path, text)
             if known is None:
-                known = found.cookie
+                known, known_in = found.cookie, directory
             elif found.cookie != known:
-                yield Problem(path, "the cookie differs from that of the data directory")
+                yield Problem(path, f"the cookie differs from that of {known_in}")
 
     def _marks(self) -> Iterator[Problem]:
         for directory in self.directories.ledgers:

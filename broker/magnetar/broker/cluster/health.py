@@ -231,23 +231,31 @@ class BrokerHealth:
         return await asyncio.shield(self._beating)
 
     async def _beat(self) -> str:
-        outcome = OK
+        try:
+            outcome = await self._try_beat()
+            if outcome != OK and self._outcome == OK:
+                _log.warning("broker_unwell", reason=outcome)
+            elif outcome == OK and self._outcome != OK:
+                _log.info("broker_well_again", reason=self._outcome)
+            self._outcome, self._beaten_at_s = outcome, self._clock.monotonic_s()
+            return outcome
+        finally:
+            self._beating = None
+
+    async def _try_beat(self) -> str:
         heartbeat = self._heartbeat
         try:
             async with asyncio.timeout(self._timeout_s):
                 await heartbeat.beat()
         except TimeoutError:
             milliseconds = round(self._timeout_s * 1000)
-            outcome = f"the heartbeat is not done within {milliseconds} ms: {heartbeat.doing}"
+            return f"the heartbeat is not done within {milliseconds} ms: {heartbeat.doing}"
         except LedgerError as error:
-            outcome = f"the heartbeat failed while {heartbeat.doing}: {error}"
-        if outcome != OK and self._outcome == OK:
-            _log.warning("broker_unwell", reason=outcome)
-        elif outcome == OK and self._outcome != OK:
-            _log.info("broker_well_again", reason=self._outcome)
-        self._outcome, self._beaten_at_s = outcome, self._clock.monotonic_s()
-        self._beating = None
-        return outcome
+            return f"the heartbeat failed while {heartbeat.doing}: {error}"
+        except Exception as error:  # noqa: BLE001 - a defect must not end all further heartbeats
+            _log.exception("heartbeat_broke")
+            return f"the heartbeat failed while {heartbeat.doing}: {error!r}"
+        return OK
 
     async def close(self) -> None:
         """Stop, and delete the heartbeat's log, within the time limit."""

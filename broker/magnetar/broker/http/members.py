@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 if TYPE_CHECKING:
     from magnetar.broker.http.view import BrokerView
+
+_log = structlog.get_logger()
 
 LOOK_EVERY_S: Final = 2.0
 """Seconds between looks; shorter absences may be missed. A look compares two maps in memory."""
@@ -85,7 +89,10 @@ class MembersWatch:
 
     async def _run(self) -> None:
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - a defect must not end all further looks
+                _log.exception("members_not_looked_at")
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:

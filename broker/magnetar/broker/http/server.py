@@ -149,6 +149,7 @@ class HttpConnections:
         self._looking = asyncio.get_running_loop().call_later(self._pause_s, self._look)
 
     def _look(self) -> None:
+        self._look_later()  # First: a defect below must not end all further looks.
         now_s = asyncio.get_running_loop().time()
         # After a stall of the event loop, data from clients may be unread: that is not their fault.
         is_late = now_s - self._looked_s > 2 * self._pause_s
@@ -164,7 +165,6 @@ class HttpConnections:
             elif now_s - connection.waits_since_s >= self._bounds.request_timeout_s:
                 connection.waits_since_s = now_s
                 _end(connection, for_good=is_stuck or connection.is_ended)
-        self._look_later()
 
 
 def _is_stuck(connection: Any) -> bool:
@@ -245,8 +245,13 @@ class HttpsAcceptor:
                 _log.warning("https_not_accepted", error=str(error))
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            connection = self._make()
-            if self._connections.admit(connection, address[0]):
+            try:
+                connection = self._make()
+                is_admitted = self._connections.admit(connection, address[0])
+            except Exception:  # noqa: BLE001 - a defect must not end the accepting
+                _log.exception("https_not_accepted")
+                is_admitted = False
+            if is_admitted:
                 task = loop.create_task(self._open(connection, accepted), name="https-handshake")
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)

@@ -47,7 +47,7 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class BacklogPolicy(StrEnum):
-    """Action when a backlog is above its quota."""
+    """Action when a backlog exceeds its quota."""
 
     HOLD = "producer_request_hold"
     """Producers are refused, and told to wait."""

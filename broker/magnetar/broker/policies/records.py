@@ -262,6 +262,9 @@ class Followed(Generic[T]):
             except BrokerMetadataError as error:
                 _log.warning("node_not_read", path=self._path, error=str(error))
                 await asyncio.sleep(_RETRY_S)
+            except Exception:  # noqa: BLE001 - a defect must not end the following of the node
+                _log.exception("node_not_read", path=self._path)
+                await asyncio.sleep(_RETRY_S)
 
     def close(self) -> None:
         """Stop following the node."""

@@ -165,7 +165,7 @@ class PolicyRegistry:
                 self._store,
                 namespace_path(namespace),
                 lambda: self._read_namespace(namespace),
-                lambda before, after: self._namespace_changed(namespace),
+                lambda before, after: self._namespace_changed(namespace, after),
                 self._at_once,
             )
         record = await followed.latest()
@@ -194,8 +194,19 @@ class PolicyRegistry:
             followed.close()
         self._merged.pop(namespace, None)
 
-    def _namespace_changed(self, namespace: str) -> None:
+    def _namespace_changed(self, namespace: str, record: NamespaceRecord | None) -> None:
+        if record is None:  # Its topics are deleted, too.
+            for key in [each for each in self._listed if each[0] == namespace]:
+                self._listed.pop(key).close()
+            for topic in [each for each in self._topics if each.namespace_name == namespace]:
+                self._forget_topic(topic)
         self._tell(namespace, None)
+
+    def _forget_topic(self, topic: TopicName) -> None:
+        own = self._topics.pop(topic, None)
+        if own is not None:
+            own.close()
+        self._merged.pop(topic, None)
 
     def _defaults_changed(self) -> None:
         self.defaults = policies_of_broker(self.dynamic.current)
@@ -279,18 +290,24 @@ class PolicyRegistry:
                 self._store,
                 root,
                 read,
-                lambda before, after: self._list_changed(namespace, domain, after - before),
+                lambda before, after: self._list_changed(namespace, domain, before, after),
                 self._at_once,
             )
         return followed
 
-    def _list_changed(self, namespace: str, domain: str, added: frozenset[str]) -> None:
-        """Follow topics that got policies of their own. (Those that lost theirs are watched
-        already.)"""
+    def _list_changed(
+        self, namespace: str, domain: str, before: frozenset[str], after: frozenset[str]
+    ) -> None:
+        """Follow topics that got policies of their own, and no longer those that lost theirs."""
         tenant, _, name = namespace.partition("/")
-        for node in sorted(added):
+        for node in sorted(after ^ before):
             topic = TopicName(domain, tenant, name, unquote_plus(node))
-            self._own(topic).expect(Policies())
+            if node in after:
+                self._own(topic).expect(Policies())
+            elif (own := self._topics.get(topic)) is not None:
+                self._forget_topic(topic)
+                if own.value:  # Its own watch has not reported that yet.
+                    self._tell(namespace, topic)
 
     def _own(self, topic: TopicName) -> Followed[Policies]:
         followed = self._topics.get(topic)
@@ -389,10 +406,7 @@ class PolicyRegistry:
             pass  # The namespace is being deleted, too, or is gone.
         path = topic_policies_path(base)
         await change_record(self._store, TopicPolicyRecord, path, lambda _: None)
-        own = self._topics.pop(base, None)
-        self._merged.pop(base, None)
-        if own is not None:
-            own.close()
+        self._forget_topic(base)
 
     async def _remove_permissions(self, namespace: str, topic: str) -> None:
         # A recent grant by another broker may not be in memory yet.

@@ -191,6 +191,9 @@ class Security:
                 # other.
                 _log.warning("security_files_refused", error=str(error))
                 continue
+            except Exception:  # noqa: BLE001 - a defect must not end the following of the files
+                _log.exception("security_files_refused")
+                continue
             contents = found
             _log.info("security_files_reloaded")
 

@@ -22,6 +22,7 @@ from magnetar.broker.base.meter import Meter
 from magnetar.broker.cluster.ownership.protocol import Destination
 from magnetar.broker.topic.peer import Probed
 from magnetar.ledger.errors import (
+    InvariantError,
     LedgerError,
     LogClosedError,
     LogFencedError,
@@ -246,7 +247,8 @@ class Producer:
         producer.
         """
         head = self._waiting.popleft()
-        assert head is batch, "the log answers appends in order"
+        if head is not batch:
+            raise InvariantError(f"producer {self.name}: an append was answered out of order")
         # First: dispatchers then wake before this write is sent, so that both leave together.
         self.line.stored(batch, ledger_id, first_entry_id)
         if not self.is_closed and self.line.tenure.holds():

@@ -130,7 +130,11 @@ class Upkeep:
     async def _run(self) -> None:
         while True:
             tick_s = min([_TICK_S_MAX, *(job.interval_s for job in self._jobs)])
-            self.tick(tick_s)
+            try:
+                self.tick(tick_s)
+            except Exception:  # noqa: BLE001 - a defect must not end the ticker
+                self.failures += 1
+                _log.exception("upkeep_tick_broke")
             await asyncio.sleep(tick_s)
 
     async def look_after(self, topic: Topic) -> int:

@@ -334,10 +334,10 @@ class WebSocketService:
         self._looking = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     def _look(self) -> None:
+        self._look_later()  # First: a defect below must not end all further looks.
         now_s = self.clock.monotonic_s()
         for connection in list(self._connections):
             connection.look(now_s)
-        self._look_later()
 
     async def _discover(self) -> None:
         """Look for new partitions and new topics of patterns, one session after the other."""

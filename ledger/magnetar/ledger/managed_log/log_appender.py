@@ -26,6 +26,7 @@ import structlog
 
 from magnetar.ledger.errors import (
     EntryTooLargeError,
+    InvariantError,
     LedgerError,
     LedgerFencedError,
     LogError,
@@ -556,7 +557,8 @@ class LogAppender:
 
     def withdraw(self) -> LedgerWriter:
         """Take the unused ledger away. Appends wait until `rest`, or until a new ledger begins."""
-        assert self.is_unused
+        if not self.is_unused:
+            raise InvariantError("a ledger that has entries cannot be withdrawn")
         writer, self.writer = self.writer, None
         assert writer is not None
         self.state = AppendState.WAITING
@@ -579,15 +581,21 @@ class LogAppender:
 
     def switch_to(self, writer: LedgerWriter) -> None:
         """Send new appends to a ledger that the list names; pending ones finish where they are."""
-        assert self.draining is None
+        if self.draining is not None:
+            raise InvariantError(
+                f"ledger {self.draining.ledger_id} is still draining: appends cannot switch to "
+                f"ledger {writer.ledger_id}"
+            )
         self.draining = self.writer
         self._set_current(writer)
         self._is_held_back = not self._config.overlaps_ledgers and not self.is_drained
 
     def swap_current(self, writer: LedgerWriter) -> None:
         """Replace the current ledger, of which nothing was reported, by another one."""
-        assert self.draining is not None
-        assert not self.is_drained
+        if self.draining is None or self.is_drained:
+            raise InvariantError(
+                f"ledger {writer.ledger_id} cannot replace one whose appends may be reported"
+            )
         self._set_current(writer)
 
     @property
@@ -605,7 +613,8 @@ class LogAppender:
 
     def drained_closed(self, listed: Sequence[LogLedger]) -> None:
         """Drop the draining ledger, which is closed and has its end in the list."""
-        assert self.is_drained
+        if not self.is_drained:
+            raise InvariantError("the draining ledger was closed before its appends were reported")
         if self.draining in self._broken:
             self._broken.remove(self.draining)
         self.draining = None

@@ -161,6 +161,11 @@ class Election:
                 self._must_look.set()
                 self._has_looked.set()
                 await asyncio.sleep(_RETRY_DELAY_S)
+            except Exception:  # noqa: BLE001 - a defect must not end the candidacy
+                _log.exception("election_look_failed", path=self._path)
+                self._must_look.set()
+                self._has_looked.set()
+                await asyncio.sleep(_RETRY_DELAY_S)
             self._has_looked.set()
 
     async def _look(self) -> None:
@@ -248,7 +253,10 @@ class Election:
         self._is_first, self._leader = is_first, leader
         _log.info("election", path=self._path, leader=leader, is_leader=is_first)
         for callback in list(self._callbacks):
-            callback()
+            try:
+                callback()
+            except Exception:  # noqa: BLE001 - the other callbacks must learn of it too
+                _log.exception("election_callback_failed", path=self._path)
 
 
 async def _read_votes(

@@ -35,6 +35,7 @@ from kazoo.security import make_digest_acl
 from magnetar.ledger.errors import (
     BadVersionError,
     InvalidPathError,
+    InvariantError,
     MetadataAccessError,
     MetadataError,
     MetadataUnavailableError,
@@ -337,7 +338,8 @@ class ZooKeeperStore:
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         check_path(path)
         check_value(path, value)
-        assert version >= 0, version  # ZooKeeper's -1 would overwrite whatever is there.
+        if version < 0:  # ZooKeeper's -1 would overwrite whatever is there.
+            raise InvariantError(f"{path} cannot be written: {version} is not a version")
         full = self._full(path)
         stat = await self._write(path, lambda: self._client.set_async(full, value, version))
         return stat.version

@@ -45,6 +45,7 @@ import structlog
 
 from magnetar.ledger.errors import (
     BookieUnavailableError,
+    InvariantError,
     LedgerError,
     LedgerFencedError,
     LedgerWriteError,
@@ -95,10 +96,11 @@ class PendingAdds:
 
     def push(self, add: PendingAdd) -> None:
         """Append an add whose entries follow those of the last one."""
-        if self._queue:
-            assert add.first_entry_id == self._queue[-1].last_entry_id + 1
-        else:
-            assert add.first_entry_id == self.first_unreleased
+        following = self._queue[-1].last_entry_id + 1 if self._queue else self.first_unreleased
+        if add.first_entry_id != following:
+            raise InvariantError(
+                f"entry {add.first_entry_id} was added where {following} is the next one"
+            )
         self._queue.append(add)
         self.pending_bytes += add.size_bytes
 

@@ -10,7 +10,7 @@ from magnetar.bookie.gc.ledger_collector import UNRECORDED_MAX, LedgerCollector
 from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.requests.fencing import LedgerTable
 from magnetar.bookie.storage import LedgerState
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import InvariantError, LedgerError
 from magnetar.ledger.layouts.ledger_layout import LedgerRange
 from magnetar.ledger.ledger_metadata import LEDGER_ID_MAX
 from magnetar.ledger.system import SystemClock
@@ -238,7 +238,7 @@ async def test_b10_a_listing_that_the_manager_itself_finds_broken_deletes_nothin
     bookie = Bookie(range(20), range(15))
 
     def fail(at: int) -> None:
-        raise AssertionError("not in numeric order")
+        raise InvariantError("not in numeric order")
 
     bookie.cluster.on_range = fail
     await bookie.refuses(ImplausibleListingError)

@@ -252,6 +252,25 @@ def test_5_1_dirty_pages_are_written_early_ledger_by_ledger_and_only_behind_the_
             assert index.open_files <= options.open_files_max
 
 
+def test_5_1_without_a_cache_a_commit_of_some_ledgers_is_one_round(tmp_path: Path) -> None:
+    """Each round syncs several files: one per ledger would hold up the flush of 100 000 ledgers."""
+    options = StorageOptions(index_page_bytes=64, index_cache_bytes=0, index_open_files_max=2)
+    with pages(tmp_path, options=options) as index:
+        before = index.sequence()
+        runs = {ledger_id: [RUNS.new(ledger_id, 0, 17)] for ledger_id in range(30)}
+        index.commit(IndexChanges(1, runs=runs))
+        assert index.sequence() == before + 1
+        copies = [RUNS.new(ledger_id, 0, 17, log_id=2) for ledger_id in range(30)]
+        nowhere = RunLocation(7, 64, 90, 18, False)
+        moves = [
+            RunMove(ledger_id, 0, 17, nowhere, copy.location)
+            for ledger_id, copy in enumerate(copies)
+        ]
+        assert index.commit(IndexChanges(2, moves=moves)) == set()
+        assert index.sequence() == before + 2
+        assert index.cached_bytes == 0
+
+
 def test_6_1_byte_order_is_numeric_order_of_ledgers(tmp_path: Path) -> None:
     ledgers = [0, 1, 255, 256, 1 << 16, 1 << 24, (1 << 63) - 1]
     with pages(tmp_path) as index:

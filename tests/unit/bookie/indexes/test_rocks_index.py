@@ -1,7 +1,7 @@
 """What the index of the `db` engine owes to RocksDB: errors, lost files, what a crash cuts off."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError
 from magnetar.bookie.indexes.index_mark import IndexMark
-from magnetar.bookie.indexes.key_value import Put
+from magnetar.bookie.indexes.key_value import Operation, Put
 from magnetar.bookie.indexes.location_index import IndexChanges, NewRun
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.indexes.rocks_store import RocksStore
@@ -245,6 +245,26 @@ def test_b25_entries_and_state_of_a_deleted_ledger_go_in_one_batch(tmp_path: Pat
     assert batches == [["DeleteRange", "Delete", "Put"]]
     assert index.states() == {}
     assert list(index.all_records()) == []
+    index.close()
+
+
+def test_a_crash_during_a_commit_leaves_no_ledger_with_entries_and_without_a_state(
+    tmp_path: Path,
+) -> None:
+    """Nothing would ever remove these entries: what is not known is not collected either."""
+    index = _open(tmp_path)
+    write, ledgers = index._store.write, 600  # more than one batch
+
+    def write_then_look(batch: Sequence[Operation]) -> None:
+        write(batch)
+        stored = {ledger_id for ledger_id, _ in index.all_records()}
+        assert stored <= index.states().keys()
+
+    index._store.write = write_then_look  # type: ignore[method-assign]
+    runs = {ledger_id: [_new_run(0, 9)] for ledger_id in range(ledgers)}
+    states = dict.fromkeys(range(ledgers + 5), STATE)
+    index.commit(IndexChanges(last_log_id=1, runs=runs, states=states))
+    assert len(index.states()) == ledgers + 5
     index.close()
 
 

@@ -74,6 +74,20 @@ def test_a_bundle_whose_clients_are_not_back_yet_counts_for_what_it_cost() -> No
     assert choice.choose(later, now_s=20.0) == "a"
 
 
+def test_an_old_choice_is_forgotten_in_time_also_if_a_newer_one_was_reported_first() -> None:
+    old, new = BUNDLES[:2]
+    loads = {str(old): BundleLoad(topics=500), str(new): BundleLoad(topics=1)}
+    choice = placing(Candidate("a", LoadReport(bundles=loads)))
+    choice.note(old, "b", now_s=0.0)
+    choice.note(new, "b", now_s=10.0)
+    other = candidate("c", 100)
+    for shown in ([new], [new, old]):
+        report = LoadReport(bundles={str(each): BundleLoad(topics=1) for each in shown})
+        choice.learn([Candidate("b", report), other])
+    assert choice.choose(BUNDLES[2], now_s=14.9) == "c", "the clients of the old one may come back"
+    assert choice.choose(BUNDLES[3], now_s=15.0) == "b"
+
+
 def test_bundles_of_a_broker_that_died_are_spread_by_what_they_cost() -> None:
     loads = [800, 200, 200, 200, 200]
     dead = Candidate(

@@ -70,3 +70,26 @@ async def test_a_bundle_that_was_split_meanwhile_ends_neither_reports_nor_other_
     async with asyncio.timeout(WAIT_S):
         assert [await holder.tried.get() for _ in range(4)] == [FIRST, OTHER] * 2
     await reporter.close()
+
+
+async def test_an_unexpected_error_does_not_end_the_samples() -> None:
+    samples: asyncio.Queue[None] = asyncio.Queue()
+
+    def usage() -> ProcessUsage:
+        samples.put_nowait(None)
+        raise KeyError("a defect")
+
+    reporter = LoadReporter(
+        SplitMeanwhile(),
+        Layouts(DictionaryStore(), bundles_default=2, bundles_max=8),
+        list,
+        settings=BrokerSettings(load_sample_interval_ms=10),
+        usage=usage,
+        connections=lambda: 0,
+        clock=SystemClock(),
+    )
+    reporter.start()
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(3):
+            await samples.get()
+    await reporter.close()

@@ -169,3 +169,12 @@ async def test_the_log_goes_with_an_orderly_end() -> None:
     await world.health.look()
     await world.health.close()
     assert world.log.is_deleted
+
+
+async def test_an_unexpected_error_is_said_and_does_not_end_the_heartbeats() -> None:
+    world = _World()
+    world.log.error = KeyError("a defect")  # type: ignore[assignment]
+    said = await world.health.look()
+    assert said == "the heartbeat failed while writing an entry: KeyError('a defect')"
+    world.log.error = None
+    assert await world.look_later() == "ok"

@@ -1,6 +1,15 @@
 """Servers that came and went: noticed between two looks, in a bounded list."""
 
-from magnetar.broker.http.members import EVENTS_MAX, Members
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from magnetar.broker.http import members as members_module
+from magnetar.broker.http.members import EVENTS_MAX, Members, MembersWatch
+from magnetar.broker.http.view import BrokerView
+from magnetar.ledger.system import SystemClock
 
 
 def _told(members: Members) -> list[tuple[int, str, str, str]]:
@@ -28,3 +37,20 @@ def test_old_events_are_forgotten() -> None:
         members.look("bookie", {"a": "serving"} if number % 2 else {}, number)
     assert len(members.shown()) == EVENTS_MAX
     assert members.shown()[0]["at_ms"] == 2 * EVENTS_MAX - 1
+
+
+async def test_an_unexpected_error_does_not_end_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_module, "LOOK_EVERY_S", 0.0)
+    looks: asyncio.Queue[None] = asyncio.Queue()
+
+    def bookies() -> dict[str, object]:
+        looks.put_nowait(None)
+        raise KeyError("a defect")
+
+    broker = SimpleNamespace(services=SimpleNamespace(clock=SystemClock()), bookies=bookies)
+    watch = MembersWatch(cast(BrokerView, broker))
+    watch.start()
+    async with asyncio.timeout(10.0):
+        for _ in range(3):
+            await looks.get()
+    await watch.stop()

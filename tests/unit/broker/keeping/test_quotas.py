@@ -88,6 +88,20 @@ async def test_below_the_quota_nobody_is_disturbed() -> None:
     assert (await client.produce(1)).type == BaseCommand.PRODUCER_SUCCESS
 
 
+async def test_a_size_quota_is_exceeded_at_its_limit_and_an_age_quota_above_it() -> None:
+    world = await World.make()
+    world.store(60)
+    subscription = await world.subscription()
+    size = backlog_bytes(world.topic, subscription)
+    for limit, count in ((size, 1), (size + 1, 0)):
+        world.set(**_policies("size", limit, HOLD))
+        assert len(await world.keeping.quotas.excesses(world.topic)) == count
+    world.set(**_policies("age", 60, HOLD))
+    for later_ms, count in ((0, 0), (1, 1)):
+        world.clock.now_ms = NOW_MS + later_ms
+        assert len(await world.keeping.quotas.excesses(world.topic)) == count
+
+
 async def test_eviction_by_size_drops_the_oldest_down_to_nine_tenths() -> None:
     world = await World.make(**_policies("size", 1000, EVICT))
     world.store(*[1] * 20, body=b"x" * 60)

@@ -1,6 +1,12 @@
 """Rates are the growth of counters over time, whatever comes, goes and begins again."""
 
-from magnetar.broker.http.metrics.sampler import Rates
+import asyncio
+
+from magnetar.broker.http.metrics.sampler import Rates, Sampler
+from magnetar.broker.topic import Topic
+from magnetar.broker.topic.tail_cache import TailCachePool
+from magnetar.broker.topics.services import Counters
+from magnetar.ledger.system import SystemClock
 
 
 def _round(rates: Rates[str], elapsed_s: float, **counters: tuple[float, ...]) -> None:
@@ -36,3 +42,25 @@ def test_what_is_gone_or_only_zeros_is_not_remembered() -> None:
     assert rates.of("a") == (0,)
     _round(rates, 1.0, a=(11,))
     assert rates.of("a") == (11,)
+
+
+async def test_an_unexpected_error_does_not_end_the_samples() -> None:
+    samples: asyncio.Queue[None] = asyncio.Queue()
+
+    def topics() -> list[Topic]:
+        samples.put_nowait(None)
+        raise KeyError("a defect")
+
+    sampler = Sampler(
+        topics,
+        TailCachePool(0),
+        Counters(),
+        clock=SystemClock(),
+        interval_s=0.0,
+        with_consumers=False,
+    )
+    sampler.start()
+    async with asyncio.timeout(10.0):
+        for _ in range(3):
+            await samples.get()
+    await sampler.stop()

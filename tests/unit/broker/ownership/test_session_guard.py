@@ -249,3 +249,39 @@ def test_after_close_nothing_holds() -> None:
         assert not world.ends
 
     play(story)
+
+
+def test_an_unexpected_error_of_a_proof_or_a_callback_does_not_end_the_proofs() -> None:
+    async def story(world: World) -> None:
+        def broken() -> None:
+            raise KeyError("a defect")
+
+        restored: list[float] = []
+        world.guard.on_restored(broken)
+        world.guard.on_restored(lambda: restored.append(world.loop.time()))
+        await world.begin()
+        term = world.guard.term
+        assert restored, "the callback after the broken one is called"
+        await world.wait(20)
+        assert world.guard.holds(term)
+        world.session.refusal = KeyError("another defect")
+        await world.wait(3)
+        assert world.guard.trouble == "KeyError('another defect')"
+        world.session.refusal = None
+        await world.wait(20)
+        assert world.guard.holds(term)
+
+    play(story)
+
+
+def test_an_unexpected_error_of_a_renewal_does_not_end_the_proofs() -> None:
+    async def story(world: World) -> None:
+        await world.begin()
+        world.session.is_over = True
+        await world.loop.until(lambda: bool(world.ends))
+        world.session.refusal = KeyError("a defect")
+        await world.wait(20)
+        world.session.refusal = None
+        await world.loop.until(lambda: world.guard.is_valid, timeout_s=30)
+
+    play(story)

@@ -12,6 +12,7 @@ from magnetar.broker.cluster.balance.layouts import Layouts
 from magnetar.broker.cluster.ownership.changes import Changes
 from magnetar.broker.cluster.ownership.placement import Placement
 from magnetar.broker.cluster.ownership.protocol import TopicHolder
+from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.cluster.ownership.unloading import Unloading
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import TopicName
@@ -34,13 +35,50 @@ class NoTopics:
     ) -> None: ...
 
 
-def unloading_of(world: World) -> Unloading:
+class OneOther(Alone):
+    """One other broker, which gets every bundle."""
+
+    def choose(self, bundle: BundleId, *, excluding: Collection[str] = ()) -> str | None:
+        return "other"
+
+    def broker(self, name: str) -> BrokerRecord:
+        return BrokerRecord(
+            name=name,
+            native_url="pulsar://other:6650",
+            http_url="http://other:8080",
+            session_token="token-of-other",
+        )
+
+    def note(self, bundle: BundleId, name: str) -> None: ...
+
+
+class BrokenTopics(NoTopics):
+    """Topics that cannot be handed over, because of a defect."""
+
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+
+    def names_of(self, belongs: Callable[[TopicName], bool]) -> Sequence[TopicName]:
+        return [TopicName.parse("persistent://public/default/t")]
+
+    async def hand_over(
+        self, names: Sequence[TopicName], destination: object, *, timeout_s: float
+    ) -> None:
+        raise KeyError("a defect")
+
+    def drop(self, names: Sequence[TopicName], reason: str) -> None:
+        self.dropped += map(str, names)
+
+
+def unloading_of(
+    world: World, placement: Alone | None = None, topics: NoTopics | None = None
+) -> Unloading:
     return Unloading(
         world.leases,
         registration=world.registration,
         layouts=cast("Layouts", world.layout),
-        placement=cast("Placement", Alone()),
-        holder=lambda: cast("TopicHolder", NoTopics()),
+        placement=cast("Placement", placement or Alone()),
+        holder=lambda: cast("TopicHolder", topics or NoTopics()),
         changes=Changes(),
         clock=SystemClock(),
         settings=BrokerSettings(
@@ -58,3 +96,13 @@ async def test_who_unloads_a_bundle_is_told_that_it_goes_on_once_the_store_is_ba
     world.store.refused.clear()
     await unloading.unload_bundle(BUNDLE)
     assert PATH not in world.store.nodes
+
+
+async def test_an_announced_move_gives_the_lease_up_even_if_the_topics_are_not_handed_over() -> (
+    None
+):
+    world, topics = await World.made(), BrokenTopics()
+    unloading = unloading_of(world, OneOther(), topics)
+    await unloading.unload_bundle(BUNDLE)
+    assert PATH not in world.store.nodes
+    assert topics.dropped == ["persistent://public/default/t"]

@@ -21,6 +21,7 @@ from magnetar.broker.policies.model import (
     namespace_path,
     tenant_path,
     topic_policies_path,
+    topic_policies_root,
 )
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.ledger.errors import MetadataUnavailableError
@@ -216,9 +217,8 @@ async def test_a_topic_that_loses_its_last_policy_has_its_namespaces_and_no_node
     await until(lambda: other.known(TOPIC).max_producers == 0)
 
 
-async def test_of_topics_that_come_and_go_nothing_is_followed_for_ever(
-    store: MetadataStore, registry: PolicyRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def watches_of(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the watches on each node from now on."""
     watched = Counter[str]()
     watch = store.watch
 
@@ -235,6 +235,13 @@ async def test_of_topics_that_come_and_go_nothing_is_followed_for_ever(
         return Counted(path, watch(path, callback))
 
     monkeypatch.setattr(store, "watch", counted)
+    return watched
+
+
+async def test_of_topics_that_come_and_go_nothing_is_followed_for_ever(
+    store: MetadataStore, registry: PolicyRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = watches_of(store, monkeypatch)
     with_policies, without = TOPIC, parse_topic_name("persistent://public/default/plain")
     await registry.update_topic(with_policies, producers(4))
     for topic in (with_policies, without):
@@ -349,6 +356,43 @@ async def test_a_deleted_namespace_is_told_to_those_who_use_it(
     await until(lambda: told == ["public/default"])
     with pytest.raises(NamespaceNotFoundError):
         await registry.check_namespace("public/default")
+
+
+async def test_of_topics_that_others_delete_nothing_is_followed_for_ever(
+    store: MetadataStore,
+    registry: PolicyRegistry,
+    other: PolicyRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = topic_policies_path(TOPIC)
+    await registry.update_topic(TOPIC, producers(4))
+    watched = watches_of(store, monkeypatch)
+    told: list[TopicName | None] = []
+    other.on_change(lambda _, topic: told.append(topic))
+    for _ in range(2):  # A later topic of the name is followed as well.
+        assert (await other.of(TOPIC)).max_producers == 4
+        assert watched[path] > 0
+        await registry.remove_topic(TOPIC)
+        await until(lambda: watched[path] == 0, "no broker follows it")
+        await until(lambda: bool(told), "the loss is reported")
+        assert other.known(TOPIC).max_producers == 0
+        told.clear()
+        await registry.update_topic(TOPIC, producers(4))
+        await until(lambda: other.known(TOPIC).max_producers == 4)
+
+
+async def test_nothing_is_followed_of_a_namespace_that_others_delete(
+    store: MetadataStore, other: PolicyRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = watches_of(store, monkeypatch)
+    await create_namespace(store, "public/gone")
+    topic = parse_topic_name("persistent://public/gone/t")
+    await other.of(topic)
+    await other.update_topic(topic, producers(4))
+    root = topic_policies_root("public/gone", "persistent")
+    assert watched[root] == 1
+    await store.delete(namespace_path("public/gone"))
+    await until(lambda: watched[root] == watched[topic_policies_path(topic)] == 0)
 
 
 async def test_an_unreadable_record_is_refused_and_left(

@@ -23,7 +23,7 @@ from magnetar.broker.features.scalable.scaling import (
     last_change_ms,
 )
 from magnetar.broker.policies.model import AutoScale
-from tests.unit.broker.scalable.test_changes import TOPIC, merge, new, rebucket, split
+from tests.unit.broker.scalable.test_changes import TOPIC, finish, merge, new, rebucket, split
 
 POLICY = replace(
     ScalePolicy.of_broker(BrokerSettings()),
@@ -124,6 +124,20 @@ def test_the_last_segment_and_the_first_are_no_neighbours() -> None:
 def test_a_segment_of_which_nothing_is_known_is_neither_split_nor_merged() -> None:
     assert Looks(new(2)).decide_after_the_window({0: COLD}) == Wait()
     assert Looks(new(2)).decide({}) == Wait()
+
+
+@pytest.mark.parametrize("partitions", [0, 1, 2, 3])
+def test_a_migration_is_no_split_or_merge_that_the_next_one_waits_for(partitions: int) -> None:
+    begun = changes.begin_migration(TOPIC, None, partitions, now_ms=10, segments_max=8)
+    record = finish(begun)
+    assert last_change_ms(record) == 0
+    pruned = changes.prune(record, [each.id for each in record.legacy])
+    assert pruned is not None
+    assert last_change_ms(pruned) == 0
+    first = record.active[0].id
+    after = split(record, first)
+    assert last_change_ms(after) == 30
+    assert last_change_ms(after, parents=(2,)) == 0
 
 
 def test_after_a_change_the_next_one_waits_also_at_another_broker() -> None:

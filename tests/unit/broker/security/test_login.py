@@ -2,13 +2,15 @@
 
 import asyncio
 import base64
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jwt
 import pytest
 
 from magnetar.broker.policies.model import TenantRecord, tenant_path
 from magnetar.broker.protocol import revoking as revoking_module
+from magnetar.broker.protocol.connection import Connection
 from magnetar.broker.protocol.revoking import IsConcerned, Revoking
 from magnetar.broker.security import Action, Resource
 from magnetar.broker.security.identity import Identity
@@ -221,6 +223,19 @@ async def test_rights_are_looked_at_now_and_then_even_if_nobody_told_of_a_change
     revoking = Revoking(lambda: [client.connection], recheck_interval_s=0.01)
     revoking.start()
     harness.grant()
+    assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
+    revoking.close()
+
+
+async def test_an_unexpected_error_with_one_client_keeps_no_right_of_others_alive() -> None:
+    harness = Secured()
+    harness.grant(writer=("produce",))
+    client, _ = await harness.login(harness.token("writer"))
+    assert (await client.produce()).type == BaseCommand.PRODUCER_SUCCESS
+    broken = cast(Connection, SimpleNamespace())
+    revoking = Revoking(lambda: [broken, client.connection])
+    harness.grant()
+    revoking.changed("public/default")
     assert (await client.next()).type == BaseCommand.CLOSE_PRODUCER
     revoking.close()
 

@@ -1,6 +1,7 @@
 """A coordinator on its log: what is durable when, and what the next owner carries out."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from magnetar.broker.features.transactions.errors import (
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.topic_log import Record
 from magnetar.broker.topic import Topic
-from magnetar.ledger.errors import LogFencedError
+from magnetar.ledger.errors import LedgerWriteError, LogFencedError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
@@ -235,6 +236,47 @@ async def test_a_wall_clock_that_is_set_back_lets_no_transaction_stay_open() -> 
     coordinator.close()
 
 
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_a_commit_that_comes_right_after_the_timer_is_not_aborted(turns: int) -> None:
+    log, told, clock = Log(), Told(), HandClock()
+    coordinator = await owner(log, told, clock=clock)
+    txn = await coordinator.begin(10_000)
+    await coordinator.join(txn, ["a"])
+    clock.now_s += 10
+    coordinator._on_timer()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await coordinator.end(txn, commits=True)
+    await until(lambda: not coordinator._tasks, "the timeouts are dealt with")
+    assert statuses_in(log) == ["committing", "committed"]
+    assert coordinator.counters.timed_out == 0
+    coordinator.close()
+
+
+async def test_a_begin_does_not_start_further_timeouts_while_some_are_decided() -> None:
+    class Stuck(Place):
+        def append(self, record: Record) -> None:
+            if b"aborting" in record.payloads[0]:
+                self.log.entries.append(record.payloads[0])  # and it is never durable
+            else:
+                super().append(record)
+
+    log, clock = Log(), HandClock()
+    coordinator = Coordinator(2, cast(Topic, Stuck(log)), Told(), WIDE, clock)
+    for _ in range(60):
+        await coordinator.begin(10_000)
+    clock.now_s += 10
+    coordinator._on_timer()
+    await coordinator.begin(10_000)
+    await settle()
+    assert statuses_in(log) == ["aborting"] * 50
+    coordinator.close()
+
+
+def statuses_in(log: Log) -> list[str]:
+    return [record["status"] for record in map(json.loads, log.entries) if "status" in record]
+
+
 async def test_what_was_begun_by_a_clock_ahead_has_its_timeout_at_the_next_owner() -> None:
     log, told = Log(), Told()
     first = await owner(log, told, clock=HandClock(ahead_ms=YEAR_MS))
@@ -279,6 +321,42 @@ async def test_records_before_a_snapshot_are_not_needed() -> None:
     await second.end(txn, commits=True)
     await second.end(done, commits=True)
     second.close()
+
+
+async def test_a_snapshot_that_is_not_stored_is_written_again_after_the_next_record() -> None:
+    class Rotating(Log):
+        rotations = 0
+
+        async def rotate(self) -> None:
+            self.rotations += 1
+
+        async def unlist(self, before: Position) -> None: ...
+
+        async def delete_unlisted(self) -> None: ...
+
+    class Forgetting(Place):
+        refuses = True
+
+        def append(self, record: Record) -> None:
+            if self.refuses and b"snapshot" in record.payloads[0]:
+                record.on_failed(LedgerWriteError("no bookies"))
+            else:
+                super().append(record)
+
+    log = Rotating()
+    place = Forgetting(log)
+    settings = SETTINGS.model_copy(update={"transaction_log_records": 3})
+    coordinator = Coordinator(2, cast(Topic, place), Told(), settings, HandClock())
+    for rotations in (0, 0, 1, 2):
+        await coordinator.begin(10_000)
+        await until(lambda: coordinator._compacting is None)
+        assert log.rotations == rotations
+    place.refuses = False
+    await coordinator.begin(10_000)
+    await until(lambda: coordinator._compacting is None)
+    assert json.loads(log.entries[-1])["kind"] == "snapshot"
+    assert coordinator._records == 0
+    coordinator.close()
 
 
 async def ended(coordinator: Coordinator) -> None:

@@ -16,6 +16,7 @@ from magnetar.broker.features.transactions.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.ledger.errors import InvariantError
 
 
 class Written:
@@ -74,7 +75,7 @@ def test_a_status_follows_another_only_as_the_table_says(before: Status, after: 
         written.change(txn, after)
         assert (txn.least in written.state.transactions) is (after not in ENDED.values())
     else:
-        with pytest.raises(AssertionError):
+        with pytest.raises(InvariantError):
             written.change(txn, after)
 
 

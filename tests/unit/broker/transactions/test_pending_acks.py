@@ -1,6 +1,7 @@
 """Acknowledgements that wait for the end of their transaction."""
 
 import json
+import re
 import time
 import tracemalloc
 
@@ -8,7 +9,12 @@ import pytest
 
 from magnetar.broker.features.transactions.errors import TransactionConflictError
 from magnetar.broker.features.transactions.ids import TransactionId
-from magnetar.broker.features.transactions.pending_acks import Ack, HeldCursor, PendingAckState
+from magnetar.broker.features.transactions.pending_acks import (
+    Ack,
+    HeldCursor,
+    PendingAckState,
+    repeated_in,
+)
 from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.position import EARLIEST, Position
 from tests.unit.broker.harness import entry
@@ -56,6 +62,50 @@ def test_a_transaction_acknowledges_a_message_once(cursor: NonDurableCursor) -> 
     pending.check_cumulative(ONE, Ack(at(6)), cursor)
 
 
+def test_a_transaction_acknowledges_no_message_that_it_has_covered_cumulatively(
+    cursor: NonDurableCursor,
+) -> None:
+    pending = PendingAckState()
+    pending.add_cumulative(ONE, Ack(at(5), (0b100,), 3))
+    repeated = Ack(at(4)), Ack(at(5), (0b100,), 3), Ack(at(5), (0b110,), 3)
+    for ack in repeated:
+        with pytest.raises(TransactionConflictError, match="acknowledged it before"):
+            pending.check(ONE, ack, cursor)
+        with pytest.raises(TransactionConflictError, match="acknowledged it before"):
+            pending.check_cumulative(ONE, ack, cursor)
+    for ack in (Ack(at(5), (0b011,), 3), Ack(at(5)), Ack(at(6))):
+        pending.check(ONE, ack, cursor)
+    for ack in (Ack(at(5), (0b000,), 3), Ack(at(5)), Ack(at(6))):
+        pending.check_cumulative(ONE, ack, cursor)
+
+
+@pytest.mark.parametrize(
+    ("acks", "repeated"),
+    [
+        ([Ack(at(1)), Ack(at(2))], None),
+        ([Ack(at(1)), Ack(at(1))], at(1)),
+        ([Ack(at(1)), Ack(at(1), (0b110,), 3)], at(1)),
+        ([Ack(at(1), (0b100,), 3), Ack(at(1), (0b110,), 3)], at(1)),
+        ([Ack(at(1), (0b110,), 3), Ack(at(1), (0b101,), 3), Ack(at(1), (0b100,), 3)], at(1)),
+        ([Ack(at(1), (0b110,), 3), Ack(at(1), (0b101,), 3), Ack(at(1))], None),
+    ],
+)
+def test_one_request_acknowledges_a_message_once(
+    acks: list[Ack], repeated: Position | None
+) -> None:
+    assert repeated_in(acks) == repeated
+
+
+def test_a_conflict_of_a_cumulative_one_names_the_other_transaction(
+    cursor: NonDurableCursor,
+) -> None:
+    pending = PendingAckState()
+    pending.add(ONE, [Ack(at(4), (0b110,), 3)])
+    pending.add(OTHER, [Ack(at(4), (0b101,), 3)])
+    with pytest.raises(TransactionConflictError, match=re.escape(f"transaction {OTHER},")):
+        pending.check_cumulative(ONE, Ack(at(5)), cursor)
+
+
 def test_what_is_acknowledged_is_a_conflict(cursor: NonDurableCursor) -> None:
     pending = PendingAckState()
     cursor.ack(at(1))
@@ -79,6 +129,7 @@ def test_messages_of_a_batch_are_held_one_by_one(cursor: NonDurableCursor) -> No
     pending.add(OTHER, [Ack(at(4), (0b011,), 3)])
     held = HeldCursor(cursor, pending)
     assert held.is_acked(at(4)), "all of it is held by the two of them"
+    assert held.next_unacked(at(3)) == at(5)
     pending.end(ONE)
     assert not held.is_acked(at(4))
     assert held.remaining_words(at(4)) == (0b011,)

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.broker.base.errors import BrokerPersistenceError, ServiceNotReadyError
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.transactions.errors import InvalidTransactionStatusError
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.pending_acks import Ack
 from magnetar.broker.features.transactions.topic_transactions import transactions_of
@@ -133,6 +134,27 @@ async def test_what_is_committed_beside_a_snapshot_is_in_nobodys_way_at_the_next
     again.subscriptions["s"].cursor.ack_many([FIRST])  # As the commit has saved it.
     await acknowledge_through(again, OTHER, Position(7, 1))
     assert is_held(again, Position(7, 1))
+
+
+async def test_a_transaction_that_is_being_committed_takes_no_more_acknowledgements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commit would not apply it, although the client was told that it is stored."""
+    topic = await Owners().load("s")
+    await acknowledge(topic, ONE)
+    may_save = asyncio.Event()
+
+    async def persist() -> None:
+        await may_save.wait()
+
+    monkeypatch.setattr(topic.subscriptions["s"].cursor, "persist", persist)
+    committing = asyncio.ensure_future(end(topic, ONE, commits=True))
+    await settle()
+    with pytest.raises(InvalidTransactionStatusError):
+        await acknowledge(topic, ONE, Position(7, 1))
+    may_save.set()
+    await committing
+    assert topic.subscriptions["s"].cursor.is_acked(FIRST)
 
 
 async def test_a_terminated_topics_commit_beside_a_snapshot_is_known_to_the_next_owner() -> None:

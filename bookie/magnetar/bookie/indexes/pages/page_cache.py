@@ -16,6 +16,13 @@ _HEADER_COST_BYTES = 900
 """Bytes of a header in memory, with its state and the objects around it."""
 
 
+_UNCACHED_BYTES = 1 << 20
+"""Bytes of unwritten changes that are collected without a cache.
+
+A round of writes costs several syncs: one for each ledger would hold up a flush for minutes.
+"""
+
+
 @dataclass(slots=True)
 class Unwritten:
     """Changes to one ledger since its file was last written."""
@@ -47,7 +54,7 @@ class PageCache:
     def wants_write(self) -> bool:
         """Whether unwritten changes take a quarter of the cache; writing them takes as much
         again."""
-        return 4 * self.unwritten_bytes >= self._bytes_max
+        return self.unwritten_bytes >= (self._bytes_max // 4 or _UNCACHED_BYTES)
 
     @property
     def has_unwritten(self) -> bool:

@@ -119,6 +119,10 @@ class Brokers:
                 _log.warning("broker_registry_reload_failed", error=str(error))
                 await asyncio.sleep(_RELOAD_RETRY_DELAY_S)
                 self._changed.set()
+            except Exception:  # noqa: BLE001 - a defect must not end the following
+                _log.exception("broker_registry_reload_failed")
+                await asyncio.sleep(_RELOAD_RETRY_DELAY_S)
+                self._changed.set()
 
     async def _reload(self) -> None:
         """Read what is known to be outdated.
@@ -132,7 +136,10 @@ class Brokers:
         finally:  # changes read before a failure are not read again
             if self._records != before:
                 for callback in list(self._callbacks):
-                    callback()
+                    try:
+                        callback()
+                    except Exception:  # noqa: BLE001 - the other callbacks must learn of it too
+                        _log.exception("broker_registry_callback_failed")
 
     async def _read_old(self) -> None:
         if self._is_listing_old:

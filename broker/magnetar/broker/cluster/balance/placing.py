@@ -98,11 +98,18 @@ class Placing:
         if len(self._loads) > 2 * len(reported) + _HISTORY_MIN:
             self._loads = {}
         self._loads.update(reported)
-        for bundle, assignment in list(self._assigned.items()):
-            if (assignment.broker, str(bundle)) in shown:
-                del self._assigned[bundle]
-                if assignment.load is not None:
-                    self._settling[bundle] = assignment
+        arrived = [
+            bundle
+            for bundle, assignment in self._assigned.items()
+            if (assignment.broker, str(bundle)) in shown
+        ]
+        for bundle in arrived:
+            assignment = self._assigned.pop(bundle)
+            if assignment.load is not None:
+                self._settling[bundle] = assignment
+        if arrived:  # Reports come in another order than the assignments.
+            oldest_first = sorted(self._settling.items(), key=lambda each: each[1].given_at_s)
+            self._settling = dict(oldest_first)
         for bundle, assignment in list(self._settling.items()):
             if (assignment.broker, str(bundle)) not in shown:
                 del self._settling[bundle]

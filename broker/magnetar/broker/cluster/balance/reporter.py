@@ -122,6 +122,8 @@ class LoadReporter:
                     await self._split_large(report)
             except (RequestError, MetadataError) as error:
                 _log.info("load_not_reported", error=str(error))  # retried with the next sample
+            except Exception:  # noqa: BLE001 - a defect must not end all further samples
+                _log.exception("load_not_reported")
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> LoadReport:

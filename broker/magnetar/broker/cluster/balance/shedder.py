@@ -118,6 +118,8 @@ class Shedder:
                 await self.look()
             except (RequestError, MetadataError) as error:
                 _log.warning("shedding_failed", error=str(error))
+            except Exception:  # noqa: BLE001 - a defect must not end all further checks
+                _log.exception("shedding_failed")
 
     async def look(self) -> int:
         """Check all brokers once; return how many bundles were moved.

@@ -233,6 +233,9 @@ class OwnerLookup:
     async def _read_now(self, bundle: BundleId) -> LeaseRecord | None:
         self._others.expect(bundle)
         lease = await self._leases.read(bundle)
+        token, _ = self._silent.get(bundle, ("", 0.0))
+        if lease is None or lease.session_token != token:
+            self._silent.pop(bundle, None)
         if lease is None or self._leases.is_ours(lease):
             self._others.forget(bundle)
         else:

@@ -168,6 +168,10 @@ class SessionGuard:
                 self._note_trouble("no answer in time")
             except (MetadataError, BrokerError) as error:
                 self._note_trouble(str(error))
+            except Exception as error:  # noqa: BLE001
+                # A defect must not end the proofs: without them the broker serves nothing.
+                _log.exception("session_proof_failed")
+                self._note_trouble(repr(error))
             else:
                 self.trouble = ""
                 if is_alive:
@@ -184,6 +188,10 @@ class SessionGuard:
             await self._session.renew()
         except (MetadataError, BrokerError) as error:
             self._note_trouble(str(error))
+            await asyncio.sleep(self._session.timeout_s * self._proof_share)
+        except Exception as error:  # noqa: BLE001 - a defect must not end the proofs
+            _log.exception("session_renewal_failed")
+            self._note_trouble(repr(error))
             await asyncio.sleep(self._session.timeout_s * self._proof_share)
 
     def _note_trouble(self, reason: str) -> None:
@@ -207,7 +215,10 @@ class SessionGuard:
             self._is_out = False
             _log.info("session_proven", term=self._term, left_s=round(self.left_s, 3))
             for callback in list(self._restored_callbacks):
-                callback()
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001 - it must end neither the proofs nor the others
+                    _log.exception("session_callback_failed")
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()

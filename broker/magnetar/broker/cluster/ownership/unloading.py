@@ -13,7 +13,7 @@ the parent's lease is deleted last, so that lookups find an owner at any moment.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
@@ -34,6 +34,7 @@ from magnetar.broker.cluster.ownership.protocol import TopicHolder
 from magnetar.broker.cluster.ownership.records import BrokerRecord
 from magnetar.broker.cluster.ownership.registration import Registration
 from magnetar.ledger.ports import Clock
+from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
 
@@ -135,8 +136,7 @@ class Unloading:
         self._changes.tell()
         try:
             names = self._holder().names_of(bundle.holds)
-            timeout_s = self._settings.unload_timeout_ms / 1000
-            await self._holder().hand_over(names, destination, timeout_s=timeout_s)
+            await self._hand_over(bundle, names, destination)
             await self._give_up(bundle)
         finally:
             del self.moving[bundle]
@@ -148,6 +148,19 @@ class Unloading:
             topics=len(names),
             milliseconds=round((self._clock.monotonic_s() - started_s) * 1000),
         )
+
+    async def _hand_over(
+        self, bundle: BundleId, names: Sequence[TopicName], destination: BrokerRecord | None
+    ) -> None:
+        """Close the topics of a bundle, and tell their clients where to go."""
+        timeout_s = self._settings.unload_timeout_ms / 1000
+        try:
+            await self._holder().hand_over(names, destination, timeout_s=timeout_s)
+        except Exception:  # noqa: BLE001
+            # The destination is in the lease, and other brokers send clients there. If the lease
+            # stayed, these clients would find no owner.
+            _log.exception("bundle_not_handed_over", bundle=str(bundle))
+            self._holder().drop(names, "it could not be handed over")
 
     async def _give_up(self, bundle: BundleId) -> None:
         """Delete the lease, in this term or a later one. As long as that fails, nothing is served.

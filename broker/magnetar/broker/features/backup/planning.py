@@ -22,6 +22,7 @@ from magnetar.broker.features.transactions.topic_log import PROPERTY as TRANSACT
 from magnetar.broker.topic.access import EPOCH_PROPERTY
 from magnetar.cursors.ack_state import AckRange, AckSnapshot
 from magnetar.cursors.node import CursorNode
+from magnetar.ledger.errors import InvariantError
 from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import ObjectState
@@ -108,7 +109,8 @@ def plan(backup: LogBackup, name: str, *, token: int, keeps_gaps: bool = False) 
         creation_token=token,
         object_bases=old.object_bases if kept else (),
     )
-    assert node.problem is None, node.problem
+    if node.problem is not None:
+        raise InvariantError(f"{path} cannot be restored: {node.problem}")
     cursors = {
         each: _cursor(each, state, old, node)
         for each, state in backup.cursors.items()

@@ -6,10 +6,12 @@ deleted ledger counts as the border where that ledger was.
 
 A quota limits the size or the age of what the slowest durable subscription has not acknowledged. A
 quota that blocks producers also counts backlogs of features, such as copies to another cluster;
-these are never evicted. Above a quota, its policy applies. *Hold* and *exception*: producers are
-disconnected and refused, each policy with its own error, until the backlog is below the quota.
-*Eviction*: the oldest messages leave the backlogs, down to nine tenths of a size quota, or down to
-the age. A new producer is checked at once; for connected ones, the ticker checks.
+these are never evicted. As in Pulsar, a backlog exceeds a size quota when it reaches the limit, and
+an age quota when its oldest message is older than the limit. Then the quota's policy applies.
+*Hold* and *exception*: producers are disconnected and refused, each policy with its own error, as
+long as the quota is exceeded. *Eviction*: the oldest messages leave the backlogs, down to nine
+tenths of a size quota, or down to the age. A new producer is checked at once; for connected ones,
+the ticker checks.
 
 Source: protocol sheet section 8 (backlog quota); managed ledger, section 6.
 """
@@ -191,7 +193,7 @@ _EVICTED_DOWN_TO = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A backlog that is above a quota."""
+    """A backlog that exceeds a quota."""
 
     policy: BacklogPolicy
     is_age: bool
@@ -223,7 +225,7 @@ class Quotas:
         """Refuse a new producer if a quota's policy demands it.
 
         Raises:
-            BacklogQuotaHoldError, BacklogQuotaExceptionError: the backlog is above a quota.
+            BacklogQuotaHoldError, BacklogQuotaExceptionError: the backlog exceeds a quota.
             BrokerPersistenceError: the oldest message cannot be read now.
         """
         policies = topic.policies
@@ -268,7 +270,7 @@ class Quotas:
                     _block(topic, excess, spares_copiers=False)
 
     async def excesses(self, topic: Topic, *, counts_features: bool = True) -> list[Excess]:
-        """Return the excess of each quota that the topic is above, size before age.
+        """Return the excess of each quota that the topic exceeds, size before age.
 
         Args:
             counts_features: whether backlogs of features count. Against a quota that evicts, they

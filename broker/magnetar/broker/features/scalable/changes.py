@@ -34,6 +34,7 @@ from magnetar.broker.features.scalable.record import (
     SegmentState,
     fault_of,
 )
+from magnetar.ledger.errors import InvariantError
 from magnetar.sdk.wire import TopicName
 
 RECORD_BYTES_MAX = 900_000
@@ -483,5 +484,6 @@ def _checked(record: ScalableTopicRecord, update: Mapping[str, object]) -> Scala
     """Return the record with an update. Its rules hold, so that only valid records are stored."""
     after = record.model_copy(update=dict(update))
     fault = fault_of(after)
-    assert not fault, fault
+    if fault:
+        raise InvariantError(f"a change of a scalable topic would store an invalid record: {fault}")
     return after

@@ -353,8 +353,11 @@ class _Coordinator:
                 self._drain_looks += 1
                 pause_s = backoff(_DRAIN_LOOK_S, self._drain_looks, _DRAIN_LOOK_S_MAX)
                 await asyncio.sleep(pause_s)
-                while await self._look_for_drained():
-                    self._drain_looks = 0
+                try:
+                    while await self._look_for_drained():
+                        self._drain_looks = 0
+                except Exception:  # noqa: BLE001 - a defect must not end all further looks
+                    _log.exception("drained_segments_not_found", topic=str(self._group.topic))
         finally:
             self._draining = None
 

@@ -121,6 +121,8 @@ class _RecordLayout:
 
     def _carry_on(self) -> None:
         self._timer = None
+        if self._finishing is not None and not self._finishing.done():
+            return  # Its end sets the timer again.
         self._finishing = asyncio.get_running_loop().create_task(
             self._finish(), name=f"carry-on-{self._topic}"
         )
@@ -131,7 +133,8 @@ class _RecordLayout:
         except RequestError as error:
             _log.warning("segments_change_not_finished", topic=str(self._topic), error=str(error))
         finally:  # whatever failed: there may be no other broker to finish the change
-            if self._pending is not None:
+            # A change that was read meanwhile has a timer of its own already.
+            if self._pending is not None and self._timer is None:
                 self._set_timer()
 
 

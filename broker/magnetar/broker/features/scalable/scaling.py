@@ -27,7 +27,11 @@ from typing import Any
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.settings.scaling import MERGED_SHARE, RATES
 from magnetar.broker.features.scalable.layout import ENTRY_BUCKETS_MAX
-from magnetar.broker.features.scalable.record import ScalableTopicRecord, SegmentRecord
+from magnetar.broker.features.scalable.record import (
+    ChangeKind,
+    ScalableTopicRecord,
+    SegmentRecord,
+)
 from magnetar.broker.policies.model import AutoScale
 
 
@@ -299,8 +303,19 @@ def _wanted_rebucket(
 
 def last_change_ms(record: ScalableTopicRecord, *, parents: Sequence[int] = (1, 2)) -> int:
     """Return when a topic was last split, merged or rebucketed, in ms of the wall clock; 0: never.
-    `parents`: numbers of parents that count, 1 for splits and rebuckets, 2 for merges."""
-    made = (each.created_ms for each in record.segments if len(each.parents) in parents)
+    `parents`: numbers of parents that count, 1 for splits and rebuckets, 2 for merges.
+
+    A migration does not count. Once the logs from before it have left the record, and another
+    change has followed, its segments can no longer be told from those of a split or merge.
+    """
+    if record.last_change is not None and record.last_change.kind is ChangeKind.MIGRATION:
+        return 0
+    migrated = {each.id for each in (*record.segments, *record.pruned) if each.legacy is not None}
+    made = (
+        each.created_ms
+        for each in record.segments
+        if len(each.parents) in parents and migrated.isdisjoint(each.parents)
+    )
     return max(made, default=0)
 
 

@@ -28,6 +28,7 @@ from magnetar.broker.features.transactions.pending_acks import (
     PendingAckState,
     dump_ack,
     load_ack,
+    repeated_in,
 )
 from magnetar.broker.features.transactions.surroundings import (
     EnabledTransactions,
@@ -148,9 +149,10 @@ class TransactionalAcks:
         acks: Sequence[Ack],
         cumulative: Ack | None,
     ) -> None:
-        if txn in pending.ended:
+        held = pending.transactions.get(txn)
+        if txn in pending.ended or (held is not None and held.is_ending):
             raise InvalidTransactionStatusError(
-                f"subscription {subscription.name}: transaction {txn} has ended"
+                f"subscription {subscription.name}: transaction {txn} has ended, or is ending"
             )
         if len(pending) + len(acks) > self._pending_acks_max:
             raise NotAllowedError(
@@ -158,9 +160,10 @@ class TransactionalAcks:
                 f"transactions; the limit is {self._pending_acks_max}"
             )
         cursor = subscription.cursor
-        if len(set(acks)) < len(acks):
+        repeated = repeated_in(acks)
+        if repeated is not None:
             raise TransactionConflictError(
-                f"subscription {subscription.name}: transaction {txn} acknowledges a message twice"
+                f"subscription {subscription.name}: transaction {txn} acknowledges {repeated} twice"
             )
         for ack in acks:
             pending.check(txn, ack, cursor)
@@ -238,6 +241,7 @@ class TransactionalAcks:
     ) -> None:
         held = pending.transactions.get(txn)
         if held is not None and commits:
+            held.is_ending = True
             await self._commit(subscription, held)
         pending.ended.note(txn, is_committed=commits)
         await self._write(

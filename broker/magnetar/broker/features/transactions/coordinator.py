@@ -103,7 +103,10 @@ class Coordinator(Feature):
         delays no other."""
         self._deadlines: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._is_timing_out = False
+        """Overdue transactions are being aborted; the timer is set again when these are decided."""
         self._records = 0
+        """Records since the last durable snapshot."""
         self._compacting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -299,7 +302,7 @@ class Coordinator(Feature):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._deadlines and not self._is_closed:
+        if self._deadlines and not self._is_timing_out and not self._is_closed:
             delay_s = max(0.0, self._deadlines[0][0] - self._clock.monotonic_s())
             self._timer = self._loop.call_later(min(delay_s, 3600.0), self._on_timer)
 
@@ -313,23 +316,27 @@ class Coordinator(Feature):
             if found is not None and found.status is Status.OPEN:
                 late.append(found)
         if late:
+            self._is_timing_out = True
             self._run(self._time_out(late))
         else:
             self._set_timer()
 
     async def _time_out(self, late: Sequence[Transaction]) -> None:
         """Abort some overdue transactions; the next ones follow when these are decided."""
-        decided = []
-        for found in late:
-            _log.info("transaction_timed_out", txn=str(found.id))
-            self.counters.timed_out += 1
-            decided.append(self._decide(found, commits=False))
         try:
-            for result in await asyncio.gather(*decided, return_exceptions=True):
+            for result in await asyncio.gather(*map(self._abort, late), return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
         finally:
+            self._is_timing_out = False
             self._set_timer()
+
+    async def _abort(self, found: Transaction) -> None:
+        """Abort an overdue transaction, unless a client has ended it since the timer fired."""
+        if found.status is Status.OPEN:
+            _log.info("transaction_timed_out", txn=str(found.id))
+            self.counters.timed_out += 1
+            await self._decide(found, commits=False)
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
         task = self._loop.create_task(work)
@@ -395,9 +402,10 @@ class Coordinator(Feature):
         log = self._topic.log
         try:
             await log.rotate()
-            self._records = 0
             await self._prepare_snapshot()
+            covered = self._records
             position = await asyncio.shield(self._append_text(self.state.snapshot_text()))
+            self._records -= covered
             await log.unlist(position)
             await log.delete_unlisted()
         except LedgerError as error:

@@ -6,13 +6,12 @@ found within one interval is left out until it can.
 """
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
-from magnetar.broker.base.errors import RequestError
+from magnetar.broker.base.errors import NotAllowedError, RequestError
 from magnetar.broker.cluster.ownership.protocol import Owner, Ownership
 from magnetar.broker.features.transactions.coordinators import Coordinators
 from magnetar.broker.features.transactions.ids import coordinator_topic
@@ -66,25 +65,30 @@ class CoordinatorPlaces:
         """Return the current locations of the coordinators.
 
         Raises:
-            NotAllowedError: transactions are off.
+            NotAllowedError: transactions are off, or no owner has the listener.
             BrokerMetadataError
         """
         self._coordinators.check_enabled()
         count = await self._coordinators.prepare()
-        owners = await asyncio.gather(*(self._owner(each, listener) for each in range(count)))
-        return Places(
-            count,
-            tuple(
-                Place(number, owner.service_url, owner.service_url_tls)
-                for number, owner in enumerate(owners)
-                if owner is not None
-            ),
+        found = await asyncio.gather(*(self._owner(each, listener) for each in range(count)))
+        places = tuple(
+            Place(number, owner.service_url, owner.service_url_tls)
+            for number, owner in enumerate(found)
+            if isinstance(owner, Owner)
         )
+        refusal = next((each for each in found if isinstance(each, NotAllowedError)), None)
+        if refusal is not None and not places:
+            raise refusal
+        return Places(count, places)
 
-    async def _owner(self, number: int, listener: str) -> Owner | None:
+    async def _owner(self, number: int, listener: str) -> Owner | NotAllowedError | None:
+        """Return the owner of a coordinator, why the client may not learn it, or None if it cannot
+        be found now."""
         try:
             async with asyncio.timeout(self._interval_s):
                 return await self._ownership.owner_of(coordinator_topic(number), listener=listener)
+        except NotAllowedError as error:
+            return error
         except (TimeoutError, RequestError):
             return None
 
@@ -110,16 +114,16 @@ class CoordinatorPlaces:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            try:
-                await self._look_for(dict.fromkeys(each.listener for each in self._watchers))
-            except RequestError as error:
-                _log.info("coordinator_places_not_read", error=str(error))
-            except Exception:  # noqa: BLE001
-                # A defect must not end all further lookups.
-                _log.exception("coordinator_places_not_read")
+            for listener in dict.fromkeys(each.listener for each in self._watchers):
+                try:
+                    await self._look_for(listener)
+                except RequestError as error:
+                    _log.info("coordinator_places_not_read", listener=listener, error=str(error))
+                except Exception:  # noqa: BLE001
+                    # A defect must not end all further lookups.
+                    _log.exception("coordinator_places_not_read", listener=listener)
 
-    async def _look_for(self, listeners: Iterable[str]) -> None:
-        for listener in listeners:
-            places = await self.places(listener)
-            for watcher in [each for each in self._watchers if each.listener == listener]:
-                watcher.tell(places)
+    async def _look_for(self, listener: str) -> None:
+        places = await self.places(listener)
+        for watcher in [each for each in self._watchers if each.listener == listener]:
+            watcher.tell(places)

@@ -22,6 +22,7 @@ from magnetar.broker.features.transactions.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.ledger.errors import InvariantError
 
 Stored = dict[str, Any]
 """A record, as JSON. Layouts: docs/formats/transactions.md. Stored, never rename."""
@@ -236,7 +237,8 @@ class CoordinatorState:
         self._next = least + 1
 
     def _change(self, found: Transaction, status: Status) -> None:
-        assert (found.status, status) in TRANSITIONS, f"{found.id}: {found.status} to {status}"
+        if (found.status, status) not in TRANSITIONS:
+            raise InvariantError(f"transaction {found.id} is {found.status}: it cannot be {status}")
         found.status = status
         found.changed()
         if status in (Status.COMMITTED, Status.ABORTED):

@@ -40,6 +40,8 @@ class PendingAcks:
 
     individual: dict[Position, Ack] = field(default_factory=dict)
     cumulative: Ack | None = None
+    is_ending: bool = False
+    """Whether they are being applied: one more would be answered, and then be forgotten."""
 
 
 class PendingAckState:
@@ -80,20 +82,22 @@ class PendingAckState:
             if holder == txn:
                 # The same message, delivered twice. A client that has processed both copies in one
                 # transaction must not commit both. So a repeated acknowledgement fails as well.
-                if not held.words or (words and not _indexes(ack) & ~_indexes(held)):
-                    raise TransactionConflictError(
-                        f"{position}: transaction {txn} has acknowledged it before"
-                    )
+                if _repeats(ack, held):
+                    raise _acked_before(position, txn)
             elif not words or not held.words or _indexes(ack) & _indexes(held):
                 raise TransactionConflictError(
                     f"{position} is acknowledged by transaction {holder}, which has not ended"
                 )
         found = self.cumulative
-        if found is not None and found[0] != txn and position <= found[1].position:
+        if found is None or position > found[1].position:
+            return
+        if found[0] != txn:
             raise TransactionConflictError(
                 f"transaction {found[0]}, which has not ended, acknowledges through "
                 f"{found[1].position}"
             )
+        if _is_covered(ack, found[1]):
+            raise _acked_before(position, txn)
 
     def check_cumulative(self, txn: TransactionId, ack: Ack, cursor: SubscriptionCursor) -> None:
         """Check that no other open transaction holds a cumulative acknowledgement.
@@ -107,20 +111,15 @@ class PendingAckState:
                 f"transaction {found[0]}, which has not ended, acknowledges through "
                 f"{found[1].position}"
             )
-        if found is not None and (
-            ack.position < found[1].position
-            or (ack.position == found[1].position and not found[1].words)
-        ):
-            raise TransactionConflictError(
-                f"{ack.position}: transaction {txn} has acknowledged it before"
-            )
+        if found is not None and _is_covered(ack, found[1]):
+            raise _acked_before(ack.position, txn)
         if ack.position <= cursor.mark_delete:
             raise TransactionConflictError(f"{ack.position} is acknowledged already")
         for position, holders in self._holders.items():
-            if position <= ack.position and any(holder != txn for holder, _ in holders):
+            other = next((holder for holder, _ in holders if holder != txn), None)
+            if other is not None and position <= ack.position:
                 raise TransactionConflictError(
-                    f"{position} is acknowledged by transaction {holders[0][0]}, which has not "
-                    "ended"
+                    f"{position} is acknowledged by transaction {other}, which has not ended"
                 )
 
     # Changes
@@ -241,6 +240,34 @@ def _indexes(ack: Ack) -> int:
     return ~is_open & ((1 << size) - 1)
 
 
+def _repeats(ack: Ack, held: Ack) -> bool:
+    """Whether an acknowledgement adds nothing to another one of the same entry."""
+    return not held.words or (bool(ack.words) and not _indexes(ack) & ~_indexes(held))
+
+
+def _is_covered(ack: Ack, cumulative: Ack) -> bool:
+    """Whether an acknowledgement adds nothing to a cumulative one."""
+    if ack.position == cumulative.position:
+        return _repeats(ack, cumulative)
+    return ack.position < cumulative.position
+
+
+def _acked_before(position: Position, txn: TransactionId) -> TransactionConflictError:
+    return TransactionConflictError(f"{position}: transaction {txn} has acknowledged it before")
+
+
+def repeated_in(acks: Sequence[Ack]) -> Position | None:
+    """Return the first entry that one request acknowledges again without adding anything, or
+    None."""
+    seen: dict[Position, Ack] = {}
+    for ack in acks:
+        before = seen.get(ack.position)
+        if before is not None and _repeats(ack, before):
+            return ack.position
+        seen[ack.position] = ack if before is None else _merged(before, ack)
+    return None
+
+
 def _both(one: Words, other: Words) -> Words:
     """Return what is open in both; words that are missing at the end have nothing open."""
     if not one or not other:
@@ -301,7 +328,7 @@ class HeldCursor(SubscriptionCursor):
         if through is not None and position < through:
             position = through
         found = self._cursor.next_unacked(position)
-        while self._pending.holds(found):
+        while self.is_acked(found):
             found = self._cursor.next_unacked(found)
         return found
 

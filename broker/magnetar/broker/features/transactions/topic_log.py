@@ -114,7 +114,7 @@ class TopicTransactionLog:
         self._log = log
         self._part_bytes_max = part_bytes_max
         self.records = 0
-        """Records since the last snapshot."""
+        """Records since the last durable snapshot."""
 
     @classmethod
     async def open(
@@ -167,14 +167,16 @@ class TopicTransactionLog:
         snapshot = json.dumps(take()).encode()
         size = self._part_bytes_max
         parts = [snapshot[at : at + size] for at in range(0, len(snapshot), size)]
-        self.records = 0
+        covered = self.records
         payloads = [
             json.dumps({"kind": "part", "at": at, "of": len(parts), "text": part.decode()}).encode()
             for at, part in enumerate(parts)
         ]
         first = Record(payloads)
         self._log.append(first)
-        await self._log.shrink(await first.done)
+        position = await first.done
+        self.records -= covered
+        await self._log.shrink(position)
 
     # Reading
 

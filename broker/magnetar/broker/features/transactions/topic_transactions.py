@@ -268,14 +268,16 @@ class TopicTransactions(Feature):
         if self.log is None or self._is_writing:
             return
         self._is_writing = True
-        known = self._entries_known
+        known, is_written = self._entries_known, False
         try:
             await self.log.write_snapshot(self._take)
+            is_written = True
         except LedgerError as error:
-            self._entries_known = known
             _log.warning("transactions_not_written", topic=str(self._topic.name), error=str(error))
         finally:
             self._is_writing = False
+            if not is_written:
+                self._entries_known = known
 
     def _take(self) -> Mapping[str, Any]:
         topic = self._topic

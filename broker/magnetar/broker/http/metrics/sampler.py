@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
+import structlog
+
 from magnetar.broker.http.metrics.history import History
 from magnetar.broker.http.metrics.topic_values import (
     CONSUMER_COUNTERS,
@@ -26,6 +28,8 @@ from magnetar.broker.topic.tail_cache import TailCachePool
 from magnetar.broker.topics.services import Counters
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
 
 STEPS_AT_ONCE = 500
 """Topics, subscriptions and consumers sampled before other work gets its turn."""
@@ -89,7 +93,10 @@ class Sampler:
 
     async def _run(self) -> None:
         while True:
-            await self.sample()
+            try:
+                await self.sample()
+            except Exception:  # noqa: BLE001 - a defect must not end all further samples
+                _log.exception("metrics_not_sampled")
             await asyncio.sleep(self._interval_s)
 
     async def sample(self) -> None:

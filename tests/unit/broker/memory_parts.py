@@ -88,8 +88,8 @@ class MemoryBuckets:
         """Raised by everything that is stored or read."""
         self.broken: dict[int, LedgerError] = {}
         """Raised by reads of a ledger."""
-        self.read_gate: asyncio.Event | None = None
-        """Reads wait for it."""
+        self.read_gates: dict[int, asyncio.Event] = {}
+        """Reads of a ledger wait for its event."""
         self._made = 1000
 
     def stored(self) -> Sequence[StoredBucket]:
@@ -108,8 +108,8 @@ class MemoryBuckets:
     async def read(self, ledger_id: int, first: int, last: int) -> list[bytes]:
         await self._pause()
         self.reads += 1
-        if self.read_gate is not None:
-            await self.read_gate.wait()
+        if ledger_id in self.read_gates:
+            await self.read_gates[ledger_id].wait()
         if ledger_id in self.broken:
             raise self.broken[ledger_id]
         if ledger_id not in self.ledgers:

@@ -476,9 +476,16 @@ async def test_a_run_that_finds_nothing_new_leaves_what_is_said_of_the_compacted
     assert compaction.shown()["compacted_ledger"] == before
 
 
-async def test_no_compaction_begins_while_an_open_transaction_hides_all_that_is_new() -> None:
+@pytest.mark.parametrize("begins_ledger", [False, True])
+async def test_no_compaction_begins_while_an_open_transaction_hides_all_that_is_new(
+    begins_ledger: bool,
+) -> None:
     compaction, log, topic = await compacted_topic()
-    topic.visibility.hidden = cast(Any, OpenTransaction(log.last_confirmed))
+    before = log.last_confirmed
+    if begins_ledger:
+        log.roll(8)
+        before = Position(8, -1)
+    topic.visibility.hidden = cast(Any, OpenTransaction(before))
     log.store(entry(b"x", partition_key="a"))
     compaction.look()
     assert not compaction.is_working

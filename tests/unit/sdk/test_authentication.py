@@ -9,6 +9,7 @@ import pytest
 from magnetar.sdk import ClientSettings
 from magnetar.sdk.authentication import OAuth2ClientCredentials, TokenAuthentication
 from magnetar.sdk.errors import CredentialsError, IssuerUnavailableError
+from tests.waiting import until
 
 
 async def test_a_token_file_that_is_gone_for_a_moment_is_worth_another_try(tmp_path: Path) -> None:
@@ -114,6 +115,18 @@ async def test_a_failed_fetch_is_told_to_all_and_tried_again(
     assert answering.fetched == 1
     answering.error = None
     assert await credentials.data() == b"t2"
+
+
+async def test_event_loops_that_run_at_once_share_no_fetch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering, credentials = Issuer(monkeypatch), issuer()
+    here = asyncio.create_task(credentials.data())
+    await until(lambda: answering.fetched == 1)
+    there = asyncio.create_task(asyncio.to_thread(asyncio.run, credentials.data()))
+    await until(lambda: answering.fetched == 2 or there.done())
+    answering.may_answer.set()
+    assert [await here, await there] == [b"t2", b"t2"]
 
 
 def test_credentials_serve_several_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:

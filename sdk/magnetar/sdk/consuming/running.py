@@ -251,9 +251,11 @@ class _Run:
     async def _or_again(self, message: Message[Any], work: Awaitable[None]) -> None:
         try:
             await work
-        except asyncio.CancelledError:
-            self._consumer.redeliver([message])
-            raise
+        except asyncio.CancelledError as error:
+            if self._is_over:
+                self._consumer.redeliver([message])
+                raise
+            self._on_failed(message, error)  # such as a producer that the consumer's close ends
         except Exception as error:
             _log.warning("handler_failed %r: not moved: %s", message, error)
             self._consumer.negative_acknowledge(message)

@@ -351,6 +351,36 @@ async def test_a_bucket_that_cannot_be_read_now_holds_up_no_other() -> None:
     assert sorted(received + await got(client)) == [*range(60)]
 
 
+async def test_a_bucket_that_is_read_slowly_holds_up_no_messages_that_were_read() -> None:
+    delays, client = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    second = delays.delayed.stored_ledgers[1]
+    buckets.read_gates[second] = asyncio.Event()
+    delays.clock.advance(20_000)
+    delays.delayed.release()
+    for _ in range(10):
+        await settle()
+    assert [*range(10)] == [each for each in await got(client) if each < 10]
+
+
+async def test_a_bucket_that_is_being_read_again_is_not_read_twice_by_the_next_retry() -> None:
+    delays, client = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    first = delays.delayed.stored_ledgers[0]
+    buckets.broken[first] = LogUnavailableError("its bookies are away")
+    await delays.pass_time(20_000)
+    received = await got(client)
+    reads, buckets.read_gates[first] = buckets.reads, asyncio.Event()
+    for _ in range(2):  # The second one is for another bucket.
+        delays.delayed.retry()
+        await settle()
+    buckets.broken.clear()
+    buckets.read_gates[first].set()
+    await delays.ring()
+    assert sorted(received + await got(client)) == [*range(60)]
+    assert buckets.reads - reads == 5, "one read for each segment that was not in memory"
+
+
 async def test_a_topic_whose_bucket_is_gone_is_loaded_again_and_reads_its_messages() -> None:
     delays, client = await two_buckets()
     buckets = delays.harness.topics.buckets[TOPIC]
@@ -375,7 +405,8 @@ async def test_a_bucket_whose_messages_were_trimmed_while_it_was_read_is_not_mis
     reasons: list[str] = []
     delays.harness.topic.reopen = reasons.append
     buckets, log = delays.harness.topics.buckets[TOPIC], delays.harness.log
-    buckets.read_gate = asyncio.Event()
+    gate = asyncio.Event()
+    buckets.read_gates = dict.fromkeys(delays.delayed.stored_ledgers, gate)
     await delays.pass_time(20_000)
     assert await got(client), "some were in memory; the rest is being read"
     client.ack(*[Position(7, at) for at in range(60)])
@@ -385,7 +416,7 @@ async def test_a_bucket_whose_messages_were_trimmed_while_it_was_read_is_not_mis
     delays.delayed.store()
     await settle()
     assert not buckets.ledgers
-    buckets.read_gate.set()
+    gate.set()
     await settle()
     assert reasons == []
 

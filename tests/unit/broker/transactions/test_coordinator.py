@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.turn_gate import TASKS_PER_TURN
+from magnetar.broker.features.transactions import coordinator as coordinator_module
 from magnetar.broker.features.transactions.coordinator import Coordinator
 from magnetar.broker.features.transactions.coordinator_state import Status
 from magnetar.broker.features.transactions.errors import (
@@ -323,30 +324,39 @@ async def test_records_before_a_snapshot_are_not_needed() -> None:
     second.close()
 
 
-async def test_a_snapshot_that_is_not_stored_is_written_again_after_the_next_record() -> None:
-    class Rotating(Log):
-        rotations = 0
+class Rotating(Log):
+    rotations = 0
 
-        async def rotate(self) -> None:
-            self.rotations += 1
+    async def rotate(self) -> None:
+        self.rotations += 1
 
-        async def unlist(self, before: Position) -> None: ...
+    async def unlist(self, before: Position) -> None: ...
 
-        async def delete_unlisted(self) -> None: ...
+    async def delete_unlisted(self) -> None: ...
 
-    class Forgetting(Place):
-        refuses = True
 
-        def append(self, record: Record) -> None:
-            if self.refuses and b"snapshot" in record.payloads[0]:
-                record.on_failed(LedgerWriteError("no bookies"))
-            else:
-                super().append(record)
+class Forgetting(Place):
+    """Stores no snapshot while it `refuses`."""
 
+    refuses = True
+
+    def append(self, record: Record) -> None:
+        if self.refuses and b"snapshot" in record.payloads[0]:
+            record.on_failed(LedgerWriteError("no bookies"))
+        else:
+            super().append(record)
+
+
+SNAPSHOT_SOON = SETTINGS.model_copy(update={"transaction_log_records": 3})
+
+
+async def test_a_snapshot_that_is_not_stored_is_written_again_after_the_next_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator_module, "_SNAPSHOT_RETRY_S", 0.0)
     log = Rotating()
     place = Forgetting(log)
-    settings = SETTINGS.model_copy(update={"transaction_log_records": 3})
-    coordinator = Coordinator(2, cast(Topic, place), Told(), settings, HandClock())
+    coordinator = Coordinator(2, cast(Topic, place), Told(), SNAPSHOT_SOON, HandClock())
     for rotations in (0, 0, 1, 2):
         await coordinator.begin(10_000)
         await until(lambda: coordinator._compacting is None)
@@ -356,6 +366,17 @@ async def test_a_snapshot_that_is_not_stored_is_written_again_after_the_next_rec
     await until(lambda: coordinator._compacting is None)
     assert json.loads(log.entries[-1])["kind"] == "snapshot"
     assert coordinator._records == 0
+    coordinator.close()
+
+
+async def test_a_snapshot_that_is_not_stored_is_not_tried_with_each_record() -> None:
+    """Each attempt begins a ledger."""
+    log = Rotating()
+    coordinator = Coordinator(2, cast(Topic, Forgetting(log)), Told(), SNAPSHOT_SOON, HandClock())
+    for _ in range(5):
+        await coordinator.begin(10_000)
+        await settle()
+    assert log.rotations == 1
     coordinator.close()
 
 

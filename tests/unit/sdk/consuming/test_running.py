@@ -136,6 +136,15 @@ async def test_a_handler_that_awaits_something_cancelled_has_failed() -> None:
     assert consumer.acknowledged == [b"1", b"2", b"3", b"4"]
 
 
+async def test_a_message_whose_postponing_is_cancelled_elsewhere_comes_again() -> None:
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    consumer = Consumer(cancelled, ends=True)
+    await run(consumer, postpone_first)
+    assert consumer.negative == [b"0"]
+    assert consumer.acknowledged == [b"1", b"2", b"3", b"4"]
+
+
 async def test_a_message_whose_postponing_is_cut_off_comes_again() -> None:
     stop = asyncio.Event()
 

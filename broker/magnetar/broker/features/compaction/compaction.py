@@ -194,8 +194,8 @@ class Compaction(Feature):
             return None
         if self._cursor is None:
             return self._hold()
-        if self._topic.visibility.last <= self._horizon:
-            return None  # nothing new, or all of it is behind an open transaction
+        if self._next_horizon() is None:
+            return None
         behind = bytes_behind(self._log.ledgers, self._cursor.mark_delete)
         if behind >= threshold:
             self.start()
@@ -290,9 +290,8 @@ class Compaction(Feature):
     async def _compact(self) -> Written | None:
         """Write a new compacted ledger; return None if there is nothing new for it."""
         cursor = await self.have_cursor()
-        # Messages of an open transaction have no outcome yet: the horizon stays before them.
-        before, horizon = self.compacted, self._topic.visibility.last
-        if horizon.entry_id < 0 or horizon <= self._horizon:
+        before, horizon = self.compacted, self._next_horizon()
+        if horizon is None:
             return None
         settings = self._around.settings
         source = Source(
@@ -331,6 +330,15 @@ class Compaction(Feature):
     @property
     def _horizon(self) -> Position:
         return self.compacted.horizon if self.compacted is not None else EARLIEST
+
+    def _next_horizon(self) -> Position | None:
+        """Return the horizon of a compaction that begins now; None if it would find nothing new.
+
+        Messages of an open transaction have no outcome yet: the horizon stays before them. If they
+        begin a ledger, there is no such entry in it.
+        """
+        last = self._topic.visibility.last
+        return last if last.entry_id >= 0 and last > self._horizon else None
 
     def _check(self) -> None:
         """Check that this broker may continue.

@@ -84,8 +84,10 @@ class DelayedDelivery(Feature):
         self._to_load: list[Bucket] = []
         """Buckets whose next segment is to be read."""
         self._loading: asyncio.Task[None] | None = None
+        self._failed: list[Bucket] = []
+        """Buckets whose last read has failed, until they are read again."""
         self._retry: asyncio.TimerHandle | None = None
-        """Timer after which the buckets whose reads have failed are read again."""
+        """Timer after which the failed buckets are read again."""
         self._storing: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -223,7 +225,8 @@ class DelayedDelivery(Feature):
             self._timer = None
 
     async def _load_segments(self) -> None:
-        """Read the next segment of each bucket that needs it, then continue the release."""
+        """Read the next segment of each bucket that needs it, and continue the release after each:
+        the read of the next one may take long."""
         while self._to_load:
             bucket = self._to_load.pop(0)
             at = bucket.next_segment
@@ -235,27 +238,28 @@ class DelayedDelivery(Feature):
                     continue  # its messages were trimmed meanwhile, and its ledger is deleted
                 bucket.failures += 1
                 if error.retryable and bucket.failures < _READS_MAX:
-                    self._read_later(error)
+                    self._read_later(bucket, error)
                 else:
                     self._give_up(bucket, error)
                 continue
             bucket.load(at, segment)
             self._index.unload(self.settings.delayed_segments_loaded_max)
+            self.release()
         self._loading = None
-        self.release()
 
-    def _read_later(self, error: LedgerError) -> None:
+    def _read_later(self, bucket: Bucket, error: LedgerError) -> None:
         """Leave a bucket away for a while: the others must not wait for it."""
         _log.warning("delayed_index_not_read", topic=str(self._topic.name), error=str(error))
+        self._failed.append(bucket)
         if self._retry is None and not self._is_closed:
             self._retry = self._loop.call_later(self.settings.delayed_retry_ms / 1000, self.retry)
 
     def retry(self) -> None:
         """Read the buckets again whose reads have failed."""
         self._stop_retry()
-        for bucket in self._index.buckets:
-            if bucket.failures and bucket not in self._to_load:
-                bucket.is_away = False
+        for bucket in self._failed:
+            bucket.is_away = False
+        self._failed.clear()
         self.release()
 
     def _stop_retry(self) -> None:
@@ -264,9 +268,11 @@ class DelayedDelivery(Feature):
             self._retry = None
 
     def _give_up(self, bucket: Bucket, error: LedgerError) -> None:
-        """Have the topic loaded again: that drops the bucket, and dispatchers read its entries."""
+        """Have the topic loaded again: that drops the bucket, and dispatchers read its entries.
+
+        Until then the bucket stays away.
+        """
         _log.warning("delayed_index_lost", topic=str(self._topic.name), error=str(error))
-        bucket.failures = 0  # it stays away: there is nothing to retry
         self._topic.reopen("a part of its index of delayed messages cannot be read")
 
     follows = frozenset({"delayed_delivery"})

@@ -42,6 +42,8 @@ _READ_ENTRIES = 1000
 _READ_BYTES = 4 << 20
 _RECORDS_PER_TURN = 500
 """Records that are applied or encoded before other tasks get a turn."""
+_SNAPSHOT_RETRY_S = 10.0
+"""Pause in seconds after a snapshot that could not be stored: each attempt begins a ledger."""
 _ENDS_AT_ONCE = 50
 """Transactions that are decided at once: thousands can time out together."""
 
@@ -410,6 +412,7 @@ class Coordinator(Feature):
             await log.delete_unlisted()
         except LedgerError as error:
             _log.warning("coordinator_log_not_compacted", number=self.number, error=str(error))
+            await asyncio.sleep(_SNAPSHOT_RETRY_S)
         finally:
             self._compacting = None
 

@@ -66,8 +66,8 @@ class SharedDispatcher(AccountedDispatcher):
             on_ready=weakly(self.wake),
         )
         self._affinity = ChunkAffinity(context.settings.chunked_messages_max)
-        self._parked: dict[Consumer, list[Position]] = {}
-        """Chunks whose consumer could not take them."""
+        self._parked: dict[Consumer, dict[Position, None]] = {}
+        """Chunks whose consumer could not take them; acknowledged ones leave in constant time."""
 
     # Membership
 
@@ -309,7 +309,7 @@ class SharedDispatcher(AccountedDispatcher):
         parked."""
         to = self._affinity.consumer_of(chunk) or consumer
         if to is not consumer and not self.accounts.allowance(to):
-            self._parked.setdefault(to, []).append(position)
+            self._parked.setdefault(to, {})[position] = None
             return None
         self._affinity.sent(chunk, to)
         return to
@@ -318,23 +318,15 @@ class SharedDispatcher(AccountedDispatcher):
 
     def acked(self, consumer: Consumer, positions: Sequence[Position]) -> None:
         _, unknown = self.accounts.acked(consumer, positions)
-        if unknown:
-            self._forget_waiting(unknown)
-
-    def _forget_waiting(self, positions: Collection[Position]) -> None:
-        for position in positions:
-            self._replay.waiting.discard(position)
-        if self._parked:
-            gone = set(positions)
-            for parked in self._parked.values():
-                parked[:] = [each for each in parked if each not in gone]
+        for position in unknown:
+            self.forget(position)
 
     def acked_through(self, position: Position) -> None:
         for _ in self.accounts.acked_through(position):
             pass
         self._replay.waiting.discard_through(position)
-        for parked in self._parked.values():
-            parked[:] = [each for each in parked if each > position]
+        for consumer, parked in self._parked.items():
+            self._parked[consumer] = {each: None for each in parked if each > position}
 
     def deliver(self, positions: Sequence[Position]) -> None:
         is_pending = self.accounts.is_pending
@@ -384,7 +376,9 @@ class SharedDispatcher(AccountedDispatcher):
         return self._replay.unreadable or super().unreadable
 
     def forget(self, position: Position) -> None:
-        self._forget_waiting((position,))
+        self._replay.waiting.discard(position)
+        for parked in self._parked.values():
+            parked.pop(position, None)
 
     def _why_waiting(self) -> Reason | None:
         if self._replay.unreadable is not None:

@@ -15,8 +15,7 @@ The metadata store records the object stores that have, or had, backups of the c
 The sweep reads the backups of these stores, and of no others: a store without backups that cannot
 be reached delays nothing. The node exists before the first file of a backup does, and the backup
 checks that it is unchanged before it writes its last file. It is deleted with the last backup in
-the store. A metadata store of one file can lose the node: there, the sweep also reads the stores of
-the settings that have no node and no record of its deletion.
+the store.
 
 Source: tiered storage, sections 17 and 21 (invariant O3).
 """
@@ -42,25 +41,14 @@ class BackupPins:
     objects in another."""
 
     def __init__(
-        self,
-        metadata: MetadataStore,
-        stores: ObjectStores,
-        prefixes: Sequence[str],
-        *,
-        names: Sequence[str],
+        self, metadata: MetadataStore, stores: ObjectStores, prefixes: Sequence[str]
     ) -> None:
-        """Make the pins of a cluster.
-
-        Args:
-            prefixes: the beginnings of the keys of the cluster's backups (`backups_prefix`), one
-                for each prefix that the cluster ever used. A backup below one names objects below
-                others.
-            names: of all stores in the settings.
-        """
+        """Make the pins of a cluster. `prefixes`: the beginnings of the keys of the cluster's
+        backups (`backups_prefix`), one for each prefix that the cluster ever used. A backup below
+        one names objects below others."""
         self._metadata = metadata
         self._stores = stores
         self._prefixes = tuple(prefixes)
-        self._names = tuple(names)
 
     async def pinned(self, keys: Sequence[str]) -> frozenset[str]:
         """Return those of the given object keys that a backup names.
@@ -71,7 +59,7 @@ class BackupPins:
         wanted = files_that_may_name(keys)
         named: set[str] = set()
         await self._metadata.catch_up()
-        for name in await self._stores_to_read():
+        for name in await stores_with_backups(self._metadata):
             store = self._stores.store(name)
             files = [
                 each.key
@@ -83,18 +71,6 @@ class BackupPins:
             for key in files:
                 named |= objects_named(await read_whole(store, key, LOG_FILE_BYTES_MAX), key)
         return frozenset(named).intersection(keys)
-
-    async def _stores_to_read(self) -> Sequence[str]:
-        """Return the names of the stores that have backups, and of those that may have some
-        because the metadata store may have lost the record."""
-        found = list(await stores_with_backups(self._metadata))
-        if self._metadata.records_deletions:
-            found += [
-                name
-                for name in self._names
-                if name not in found and not await self._metadata.is_gone(f"{ROOT}/{name}")
-            ]
-        return found
 
 
 async def read_whole(store: ObjectStore, key: str, bytes_max: int) -> bytes:

@@ -53,7 +53,7 @@ class Swept:
             ledgers_prefix("", INSTANCE),
             clock=SystemClock(),
             grace_s=0,
-            pins=BackupPins(self.nodes, self, PREFIXES, names=["main", "other"]),
+            pins=BackupPins(self.nodes, self, PREFIXES),
         )
         self.nodes.nodes[f"{ROOT}/main"] = self.nodes.nodes[f"{ROOT}/other"] = b""
 
@@ -99,28 +99,6 @@ async def test_a_backup_in_another_store_keeps_objects_too(swept: Swept) -> None
     keys = await swept.have(LOG, 1)
     await swept.other.create(FOLDER.log_key(LOG), file_of(LOG, node_of(LOG, 1)))
     assert await swept.left() == keys
-
-
-async def test_a_backup_keeps_objects_though_the_record_of_its_store_was_lost(
-    swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = await swept.have(LOG, 1)
-    await swept.other.create(FOLDER.log_key(LOG), file_of(LOG, node_of(LOG, 1)))
-    monkeypatch.setattr(swept.nodes, "records_deletions", True)
-    record = f"{ROOT}/other"
-    del swept.nodes.nodes[record]
-    swept.nodes.lost.add(record)
-    assert await swept.left() == keys
-
-
-async def test_a_store_that_is_away_delays_nothing_after_its_record_was_deleted(
-    swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await swept.have(LOG, 1)
-    monkeypatch.setattr(swept.nodes, "records_deletions", True)
-    monkeypatch.setattr(swept.other, "list", None)
-    del swept.nodes.nodes[f"{ROOT}/other"]
-    assert await swept.left() == []
 
 
 async def test_a_backup_below_a_former_prefix_keeps_objects_too(swept: Swept) -> None:

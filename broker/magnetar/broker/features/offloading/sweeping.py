@@ -96,7 +96,6 @@ class Sweeping:
                         self._store,
                         self._stores,
                         [backups_prefix(each, instance_id) for each in self._prefixes],
-                        names=[each.name for each in self._settings.object_stores],
                     ),
                     unnamed_max=self._settings.object_sweep_keys_max,
                 )

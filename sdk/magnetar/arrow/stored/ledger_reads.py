@@ -217,9 +217,12 @@ def _check_length(part: LedgerPart, said: int) -> None:
 
 
 def _failed(ledger_id: int, entry_id: int, problems: Sequence[LedgerError]) -> Exception:
-    said = "; ".join(dict.fromkeys(str(each) for each in problems)) or "it has no replicas"
+    said = "; ".join(dict.fromkeys(str(each) for each in problems)) or "no replica answered"
     where = f"entry {entry_id} of ledger {ledger_id} cannot be read"
-    if all(isinstance(each, (NoSuchEntryError, NoSuchLedgerOnBookieError)) for each in problems):
+    # Without a reason from any replica, nothing shows that the entry is lost.
+    if problems and all(
+        isinstance(each, (NoSuchEntryError, NoSuchLedgerOnBookieError)) for each in problems
+    ):
         has_ledger = any(isinstance(each, NoSuchEntryError) for each in problems)
         return (EntryLossError if has_ledger else DataLossError)(f"{where}: {said}")
     if any(isinstance(each, DigestMismatchError) for each in problems):

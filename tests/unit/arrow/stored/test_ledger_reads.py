@@ -55,6 +55,19 @@ def test_an_entry_that_is_lost_is_told_from_a_ledger_that_is_gone(
     assert type(raised.value) is expected
 
 
+def test_replicas_that_end_without_entries_and_without_an_error_have_lost_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = LedgerReads(
+        {}, request_bytes=1 << 20, bookie_timeout_ms=1_000, security=BookieSecurity()
+    )
+    monkeypatch.setattr(LedgerReads, "_from_bookie", lambda *_: iter(()))
+    with pytest.raises(UnreachableError, match=r"entry 10 of ledger 7 .*no replica"):
+        list(reads.entries(PART))
+    with pytest.raises(UnreachableError, match=r"entry 10 of ledger 7 .*no replica"):
+        reads.one(PART, 10)
+
+
 def test_a_ledger_is_not_gone_while_others_may_have_what_comes_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,15 +18,13 @@ SdkError                        see `magnetar.sdk.errors`
         └── TableBusyError      another archiver writes to the table at the same time
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 
 from magnetar.arrow.stored.errors import (
     CorruptDataError,
     DataLossError,
-    EntryLossError,
-    HeadlessMessageError,
     MagnetarArrowError,
     OffsetError,
     OptionError,
@@ -114,24 +112,21 @@ def refusals_typed() -> Iterator[None]:
         raise AccessDeniedError(f"{error}: {_HINT}") from error
 
 
-_BY_NAME: dict[str, type[MagnetarArrowError]] = {
-    each.__name__: each
-    for each in (
-        AccessDeniedError,
-        CorruptDataError,
-        DataLossError,
-        EntryLossError,
-        HeadlessMessageError,
-        MemoryLimitError,
-        OffsetError,
-        SchemaMismatchError,
-        TopicNotFoundError,
-        UnreachableError,
-        WorkerLostError,
-    )
-}
+def _with_subclasses(kind: type[MagnetarArrowError]) -> Iterator[type[MagnetarArrowError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _with_subclasses(each)
 
 
-def error_from(name: str, text: str) -> MagnetarArrowError:
-    """Rebuild the error of a worker process from the name of its class."""
-    return _BY_NAME.get(name, MagnetarArrowError)(text)
+_BY_NAME = {each.__name__: each for each in _with_subclasses(MagnetarArrowError)}
+
+
+def error_from(
+    name: str, text: str, attributes: Mapping[str, object] | None = None
+) -> MagnetarArrowError:
+    """Rebuild the error of a worker process from its class name, its text and its attributes."""
+    kind = _BY_NAME.get(name, MagnetarArrowError)
+    # Not by the constructor: those of some classes make the text from their arguments.
+    error = kind.__new__(kind, text)
+    vars(error).update(attributes or {})
+    return error

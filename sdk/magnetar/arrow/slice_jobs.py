@@ -11,7 +11,7 @@ from magnetar.arrow.errors import refusals_typed
 from magnetar.arrow.newest_rows import newest_of
 from magnetar.arrow.slice_rows import rows_of, slice_rows
 from magnetar.arrow.stored.arrow_rows import ArrowRows
-from magnetar.arrow.stored.column_names import KEY, PUBLISH_TIME
+from magnetar.arrow.stored.column_names import ERROR, KEY, PUBLISH_TIME
 from magnetar.arrow.stored.column_types import CHANGE, CHANGE_FIELD, all_columns
 from magnetar.arrow.stored.slice_reader import ReadsInTurn
 from magnetar.arrow.stored.slices import Slice
@@ -20,7 +20,10 @@ from magnetar.arrow.stored.values import value_columns
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Bounds of the selected rows; None sets no bound."""
+    """Bounds of the selected rows; None sets no bound.
+
+    An unreadable row whose key or time is unknown may be one of the selected rows, so it stays.
+    """
 
     keys: frozenset[bytes] | None = None
     from_ms: int | None = None
@@ -30,24 +33,39 @@ class RowFilter:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Columns that the filter reads."""
+        """Columns that the filter reads. The error column exists only with mode PERMISSIVE."""
+        by_key = self.keys is not None
         by_time = self.from_ms is not None or self.through_ms is not None
-        return (*((KEY,) if self.keys is not None else ()), *((PUBLISH_TIME,) if by_time else ()))
+        return (
+            *((KEY,) if by_key else ()),
+            *((PUBLISH_TIME,) if by_time else ()),
+            *((ERROR,) if by_key or by_time else ()),
+        )
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the selected rows of a batch."""
         if self.keys is not None:
             keys = pa.array(sorted(self.keys), pa.binary())
-            batch = batch.filter(pc.is_in(batch.column(KEY), value_set=keys))
+            batch = _selected(batch, KEY, pc.is_in(batch.column(KEY), value_set=keys))
         if self.from_ms is not None:
-            batch = batch.filter(pc.greater_equal(_times(batch), self.from_ms * 1_000))
+            is_late = pc.greater_equal(_times(batch), self.from_ms * 1_000)
+            batch = _selected(batch, PUBLISH_TIME, is_late)
         if self.through_ms is not None:
-            batch = batch.filter(pc.less(_times(batch), (self.through_ms + 1) * 1_000))
+            is_early = pc.less(_times(batch), (self.through_ms + 1) * 1_000)
+            batch = _selected(batch, PUBLISH_TIME, is_early)
         return batch
 
 
 def _times(batch: pa.RecordBatch) -> pa.Array:
     return batch.column(PUBLISH_TIME).view(pa.int64())
+
+
+def _selected(batch: pa.RecordBatch, name: str, fits: pa.Array) -> pa.RecordBatch:
+    """Return the rows whose column `name` fits, and unreadable ones that are null there."""
+    if ERROR in batch.schema.names:
+        is_unknown = pc.and_(pc.is_null(batch.column(name)), pc.is_valid(batch.column(ERROR)))
+        fits = pc.or_kleene(fits, is_unknown)
+    return batch.filter(fits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +97,8 @@ def batches_of(job: SliceJob, reads: ReadsInTurn) -> Generator[pa.RecordBatch, N
     known = all_columns(wanted.value_schema, wanted.settings.mode)
     if job.tells_changes:
         known = known.append(CHANGE_FIELD)
-    names = tuple(dict.fromkeys((*job.names, *job.rows.names)))
+    filtered = (name for name in job.rows.names if name in known.names)
+    names = tuple(dict.fromkeys((*job.names, *filtered)))
     schema = pa.schema([known.field(name) for name in names])
     rows = rows_of(schema, wanted, value_columns(names, wanted.value_schema))
     with refusals_typed():

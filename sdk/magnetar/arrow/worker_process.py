@@ -12,7 +12,7 @@ Messages: a head of one byte for its kind, a number (u32) and a size (u64), then
     TAKEN   numbers of files that are free (u32)   to the worker: room for another batch
     BATCH   nothing; the file of that number, by SCM_RIGHTS, begins with an Arrow stream of that
             size, with one batch
-    ERROR   JSON: name of the class, and the text
+    ERROR   JSON: name of the class, the text, and the attributes
     END     nothing: the slice is read
 """
 
@@ -161,7 +161,7 @@ class _Worker:
                 socket.send_fds(self._connection, [head], [file])
                 self._ahead += 1
         except MagnetarArrowError as error:
-            text = json.dumps([type(error).__name__, str(error)]).encode()
+            text = json.dumps([type(error).__name__, str(error), vars(error)]).encode()
             self._connection.sendall(_HEAD.pack(_ERROR, 0, len(text)) + text)
         else:
             self._connection.sendall(_HEAD.pack(_END, 0, 0))

@@ -90,6 +90,8 @@ def test_what_a_producer_encrypted_is_an_error_or_left_out_by_choice(
     table = read(topic, mode="PERMISSIVE", **where).read_all()
     assert table.column("value").to_pylist() == [b"open", None, b"open again"]
     assert "encrypted" in table.column("__error")[1].as_py()
+    by_key = read(topic, mode="PERMISSIVE", keys=["k"], columns=["value"], **where).read_all()
+    assert by_key.column("value").to_pylist() == [None], "its key is unknown"
     assert read(topic, mode="DROPMALFORMED", **where).read_all().num_rows == 2
 
 

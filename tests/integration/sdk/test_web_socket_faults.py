@@ -97,6 +97,64 @@ async def test_a_reader_gets_nothing_twice_though_it_reads_on_while_it_reconnect
     assert taken == [b"%d" % at for at in range(6)]
 
 
+class Ends:
+    """A server that hands its readers' questions for the end to the test, to be answered there."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[ServerConnection] = asyncio.Queue()
+
+    async def serve(self, connection: ServerConnection) -> None:
+        async for text in connection:
+            assert json.loads(text) == {"type": "isEndOfTopic"}
+            self.asked.put_nowait(connection)
+
+
+async def test_each_call_that_asks_for_the_end_gets_its_own_answer() -> None:
+    ends = Ends()
+    async with (
+        serve(ends.serve, "127.0.0.1", 0) as server,
+        WebSocketClient(url_of(server), QUICK) as web,
+        await web.reader("t") as reader,
+        asyncio.timeout(5),
+    ):
+        calls = [asyncio.create_task(reader.reached_end()) for _ in range(3)]
+        for _ in calls:
+            connection = await ends.asked.get()
+        calls[1].cancel()
+        for is_end in ("false", "true", "true"):
+            await connection.send(f'{{"endOfTopic":{is_end}}}')
+        assert [await calls[0], await calls[2]] == [False, True]
+
+
+async def test_a_question_for_the_end_is_asked_again_after_a_reconnect() -> None:
+    ends = Ends()
+    async with (
+        serve(ends.serve, "127.0.0.1", 0) as server,
+        WebSocketClient(url_of(server), QUICK) as web,
+        await web.reader("t") as reader,
+        asyncio.timeout(5),
+    ):
+        call = asyncio.create_task(reader.reached_end())
+        await (await ends.asked.get()).close()
+        await (await ends.asked.get()).send('{"endOfTopic":true}')
+        assert await call
+
+
+async def test_a_question_for_the_end_fails_when_the_reader_is_closed() -> None:
+    ends = Ends()
+    async with (
+        serve(ends.serve, "127.0.0.1", 0) as server,
+        WebSocketClient(url_of(server), QUICK) as web,
+        asyncio.timeout(5),
+    ):
+        reader = await web.reader("t")
+        call = asyncio.create_task(reader.reached_end())
+        await ends.asked.get()
+        await reader.close()
+        with pytest.raises(AlreadyClosedError):
+            await call
+
+
 async def test_credentials_are_asked_for_at_each_session(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("first")

@@ -11,6 +11,7 @@ from magnetar.arrow.stored.admin_client import AdminClient
 from magnetar.arrow.stored.errors import RefusedError
 from magnetar.arrow.stored.options import ConnectionOptions, OptionReader
 from magnetar.arrow.stored.patience import PATIENCE_S
+from magnetar.sdk.http_client import HttpAnswer
 from magnetar.sdk.spark.errors import OptionError, UnreachableError
 from tests.certificates import Authority
 from tests.http_answers import answering
@@ -124,6 +125,26 @@ def test_an_answer_is_read_up_to_a_bound(limit: int, monkeypatch: pytest.MonkeyP
             with pytest.raises(OptionError, match=r"admin\.url: .* more than 99 bytes"):
                 client.get("/x")
         client.close()
+
+
+@pytest.mark.parametrize("redirects", [5, 6])
+def test_a_request_follows_five_redirects(redirects: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def exchange(_: AdminClient, method: str, base: str, path: str, body: object) -> HttpAnswer:
+        asked.append(base)
+        if len(asked) <= redirects:
+            return HttpAnswer(307, {"location": f"http://broker-{len(asked)}/x"}, b"")
+        return HttpAnswer(200, {}, b"{}")
+
+    monkeypatch.setattr(AdminClient, "_exchange", exchange)
+    client = client_of(1, Time())
+    if redirects == 5:
+        assert client.get("/x") == {}
+    else:
+        with pytest.raises(UnreachableError, match=r"/x: brokers redirected .* more than 5 times"):
+            client.get("/x")
+    assert len(asked) == 6
 
 
 def test_a_request_by_tls_is_not_sent_on_without_it(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from collections.abc import Generator, Iterator
 import pyarrow as pa
 import pytest
 
-from magnetar.arrow import worker_process
+from magnetar.arrow import errors, worker_process
 from magnetar.arrow.errors import CorruptDataError, MagnetarArrowError, WorkerLostError, error_from
 from magnetar.arrow.slice_jobs import SliceJob
+from magnetar.arrow.stored import errors as stored_errors
+from magnetar.arrow.stored.errors import OptionError, RefusedError
 from magnetar.arrow.stored.slices import Slice
 from magnetar.arrow.worker_process import WorkerProcess, serve
 
@@ -126,6 +128,31 @@ def test_an_error_comes_behind_what_was_read(
         next(batches)
     _reads(monkeypatch, 1)
     assert list(worker.batches(JOB)) == [_batch(0)], "and the next job is read"
+
+
+KINDS = [
+    each
+    for module in (errors, stored_errors)
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, MagnetarArrowError)
+]
+MADE: dict[type[MagnetarArrowError], MagnetarArrowError] = {
+    OptionError: OptionError("privateKeyFile", "/k.pem: no such file"),
+    RefusedError: RefusedError(409, "the topic is fenced"),
+}
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(KINDS), ids=lambda kind: kind.__name__)
+def test_every_error_of_a_worker_comes_back_as_itself(
+    monkeypatch: pytest.MonkeyPatch, worker: _Served, kind: type[MagnetarArrowError]
+) -> None:
+    error = MADE[kind] if kind in MADE else kind("t: said")
+    _reads(monkeypatch, 0, error)
+    with pytest.raises(MagnetarArrowError) as caught:
+        list(worker.batches(JOB))
+    assert type(caught.value) is kind
+    assert str(caught.value) == str(error)
+    assert vars(caught.value) == vars(error)
 
 
 def test_an_error_of_an_unknown_class_is_one_of_this_tree() -> None:

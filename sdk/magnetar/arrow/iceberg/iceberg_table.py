@@ -186,17 +186,19 @@ class IcebergTable:
         Raises:
             EvolutionError: the change cannot be expressed.
         """
+        wanted = self._columns_for(topic)
+        if wanted is None:
+            return
         for _ in self._tries("changing its columns"):
-            old = self._columns()
-            wanted = evolved(old, topic)
-            if wanted.equals(old):
-                return
             try:
                 self._commit(lambda changes, to=wanted: _widen(changes, to))  # type: ignore[misc]
                 _log.info("%s: its columns are %s now", self.name, ", ".join(wanted.names))
             except Exception as error:  # noqa: BLE001 - the table says what came of it
                 self._failure = error
             self._look_again()
+            wanted = self._columns_for(topic)
+            if wanted is None:
+                return
 
     def append(self, rows: pa.Table, watermark: Watermark, planned: Head) -> Head:
         """Add rows and move the watermark, in one commit.
@@ -208,16 +210,10 @@ class IcebergTable:
         """
         token = self._around.token()
         properties = {WATERMARK: encode_watermark(watermark), TOKEN: token}
+        found = self._applied(token, planned)
+        if found is not None:
+            return found
         for _ in self._tries("adding rows"):
-            found = self._head()
-            outcome = outcome_of(token, planned, found)
-            if outcome is Outcome.DONE:
-                return found
-            if outcome is Outcome.OVERTAKEN:
-                raise TableBusyError(
-                    f"table {self.name}: another archiver wrote at the same time; its rows are "
-                    "there, and the rest is read again"
-                )
             try:
                 self._commit(
                     lambda changes: changes.append(
@@ -228,7 +224,25 @@ class IcebergTable:
             except Exception as error:  # noqa: BLE001 - the table says what came of it
                 self._failure = error
                 self._look_again()
+            found = self._applied(token, planned)
+            if found is not None:
+                return found
         raise AssertionError("the tries end with an error")
+
+    def _applied(self, token: str, planned: Head) -> Head | None:
+        """Return the head if the commit with this token is in the table; else None.
+
+        Raises:
+            TableBusyError: another archiver has moved the watermark since.
+        """
+        found = self._head()
+        outcome = outcome_of(token, planned, found)
+        if outcome is Outcome.OVERTAKEN:
+            raise TableBusyError(
+                f"table {self.name}: another archiver wrote at the same time; its rows are "
+                "there, and the rest is read again"
+            )
+        return found if outcome is Outcome.DONE else None
 
     def compact(self, limits: CompactionLimits, *, groups_max: int) -> int:
         """Merge small files; return how many were merged. Give up if others change the table."""
@@ -294,16 +308,19 @@ class IcebergTable:
         """Yield attempt numbers, with waits in between.
 
         Raises:
-            CatalogError: all attempts are used up.
+            CatalogError: all attempts are used up, or the job is to end.
         """
         self._failure = None
+        tries = f"{COMMIT_TRIES_MAX} times"
         for number in range(COMMIT_TRIES_MAX):
             if number:
                 wait_s = min(_WAIT_MAX_S, _WAIT_FIRST_S * 2**number)
-                self._around.wait(wait_s * self._around.jitter())
+                if self._around.wait(wait_s * self._around.jitter()):
+                    tries = f"{number} times, and the job is to end"
+                    break
             yield number
         raise CatalogError(
-            f"table {self.name}: {what} failed {COMMIT_TRIES_MAX} times: "
+            f"table {self.name}: {what} failed {tries}: "
             f"{_line(self._failure) if self._failure else 'others changed it each time'}"
         ) from self._failure
 
@@ -359,6 +376,16 @@ class IcebergTable:
     def _marked(self) -> Snapshot | None:
         """Return the newest snapshot that carries a watermark."""
         return next((each for each in self._ancestors() if _property(each, WATERMARK)), None)
+
+    def _columns_for(self, topic: pa.Schema) -> pa.Schema | None:
+        """Return the columns that rows with these columns need; None if the table has them.
+
+        Raises:
+            EvolutionError: the change cannot be expressed.
+        """
+        old = self._columns()
+        wanted = evolved(old, topic)
+        return None if wanted.equals(old) else wanted
 
     def _columns(self) -> pa.Schema:
         """Return the table's columns with the types of `evolution`."""

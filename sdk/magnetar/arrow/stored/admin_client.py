@@ -217,7 +217,7 @@ class AdminClient:
         raise UnreachableError(f"admin.url: no broker answers: {'; '.join(problems)}")
 
     def _follow(self, method: str, base: str, path: str, body: Json) -> Json:
-        for _ in range(_REDIRECTS_MAX):
+        for _ in range(_REDIRECTS_MAX + 1):
             self._check_tls(base)
             status, headers, data = self._exchange(method, base, path, body)
             if status in (301, 302, 307, 308):
@@ -235,7 +235,9 @@ class AdminClient:
                     "admin.url",
                     f"{base}: it does not answer with JSON: is it a broker's HTTP interface?",
                 ) from None
-        raise UnreachableError(f"{path}: brokers redirected the request more than 5 times")
+        raise UnreachableError(
+            f"{path}: brokers redirected the request more than {_REDIRECTS_MAX} times"
+        )
 
     def _check_tls(self, base: str) -> None:
         """Refuse to leave TLS: a request in plain text exposes its credentials on the network.

@@ -14,7 +14,6 @@ text and bytes are a long, which is the size, and the bytes; a union is the numb
 the value; a record is its fields.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from magnetar.arrow.stored.column_types import INSTANT
+from magnetar.arrow.stored.column_types import INSTANT, parsed_definition
 from magnetar.arrow.stored.ragged import Places, pieces, spread
 from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
 from magnetar.arrow.stored.stored_values import StoredValues, ValueColumns
@@ -124,13 +123,16 @@ class AvroColumns:
         Args:
             wanted: fields of the record, with their types (`column_types.value_fields`).
             slowly: reads single values where reading by columns is not supported.
+
+        Raises:
+            SchemaMismatchError: a definition is not JSON.
         """
         self._wanted = wanted
         self._schema = schema
         self._slowly = slowly
-        self._newest = json.loads(schema.definition)
+        self._newest = parsed_definition(schema.definition)
         self._written = {
-            version: json.loads(definition) for version, definition in schema.versions
+            version: parsed_definition(definition) for version, definition in schema.versions
         } or {0: self._newest}
         self._plans: dict[int, _Plan | None] = {}
 

@@ -9,7 +9,6 @@ field is encoded as that field is.
 """
 
 import io
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ import fastavro.read
 import fastavro.schema
 
 from magnetar.arrow.stored.column_names import is_decimal, members_of
+from magnetar.arrow.stored.column_types import parsed_definition
 from magnetar.arrow.stored.errors import SchemaMismatchError
 from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
 
@@ -56,11 +56,11 @@ class AvroReader:
     def __init__(self, value_schema: ValueSchema) -> None:
         """
         Raises:
-            SchemaMismatchError: a definition is not Avro.
+            SchemaMismatchError: a definition is not JSON.
         """
-        self._newest = json.loads(value_schema.definition)
+        self._newest = parsed_definition(value_schema.definition)
         self._definitions = {
-            version: json.loads(definition) for version, definition in value_schema.versions
+            version: parsed_definition(definition) for version, definition in value_schema.versions
         } or {0: self._newest}
         self._readers: dict[int, ReadValue] = {}
 

@@ -150,14 +150,23 @@ def type_of(definition: str, *, is_json: bool) -> pa.DataType | None:
     Raises:
         SchemaMismatchError: the definition is not JSON, or not Avro.
     """
-    try:
-        schema = json.loads(definition)
-    except ValueError as error:
-        raise SchemaMismatchError(f"the topic's schema is not JSON: {error}") from None
+    schema = parsed_definition(definition)
     try:
         return _Types(is_json).of(schema, 0)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SchemaMismatchError(f"the topic's schema is not Avro: {error!r}") from None
+
+
+def parsed_definition(definition: str) -> Any:
+    """Return the JSON of an Avro definition.
+
+    Raises:
+        SchemaMismatchError: the definition is not JSON.
+    """
+    try:
+        return json.loads(definition)
+    except (ValueError, RecursionError) as error:
+        raise SchemaMismatchError(f"the topic's schema is not JSON: {error}") from None
 
 
 class _Types:

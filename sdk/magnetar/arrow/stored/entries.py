@@ -90,7 +90,10 @@ class EntryRows:
             self._add_unreadable(ledger_id, entry_id, payload, str(error))
 
     def _add_unreadable(self, ledger_id: int, entry_id: int, payload: bytes, problem: str) -> None:
-        """Add one row for the whole entry: its number of messages is uncertain as well."""
+        """Add one row for the whole entry: its number of messages is uncertain as well.
+
+        A batch carries the key of its first message. Its row has none: the others may have any.
+        """
         try:
             metadata, _ = split_payload(payload)
         except SdkError:
@@ -98,7 +101,7 @@ class EntryRows:
         row = self._rows.add_unreadable(
             problem, ledger_id=ledger_id, entry_id=entry_id, publish_ms=metadata.publish_time
         )
-        if row is not None:
+        if row is not None and metadata.num_messages_in_batch <= 1:
             self._add_extras(row, metadata)
 
     def _add(

@@ -6,6 +6,7 @@ while: only re-replication changes it.
 """
 
 import asyncio
+import logging
 import random
 import threading
 from collections.abc import Coroutine, Iterable
@@ -30,6 +31,10 @@ _KEPT_S = 60.0
 
 _READS_AT_ONCE = 64
 _TIMEOUT_S = 60.0
+_CANCEL_S = 5.0
+"""How long cancelled work may take to end, in seconds."""
+
+_log = logging.getLogger(__name__)
 
 
 class LedgerDirectory:
@@ -60,11 +65,22 @@ class LedgerDirectory:
             self._client = self._run(self._open())
         except (LedgerError, OSError, ValueError) as error:
             self._end()
-            raise OptionError("metadata.url", f"{metadata_url}: {error}") from None
+            raise OptionError("metadata.url", f"{metadata_url}: {_reason(error)}") from None
+        except BaseException:
+            self._end()
+            raise
 
     def close(self) -> None:
-        self._run(self._close())
-        self._end()
+        """Close the connection to the metadata store, and end the thread.
+
+        What was read stays valid if the store does not answer: its session expires by itself.
+        """
+        try:
+            self._run(self._close())
+        except TimeoutError:
+            _log.warning("%s: the metadata store was not closed within %s s", self._url, _TIMEOUT_S)
+        finally:
+            self._end()
 
     def read(self, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata]:
         """Return the metadata of these ledgers, without those that are deleted.
@@ -76,7 +92,7 @@ class LedgerDirectory:
         try:
             return self._run(self._read(wanted))
         except (LedgerError, TimeoutError) as error:
-            raise UnreachableError(f"metadata.url: {self._url}: {error}") from error
+            raise UnreachableError(f"metadata.url: {self._url}: {_reason(error)}") from error
 
     def addresses(self, bookies: Iterable[str]) -> dict[str, Address]:
         """Return the addresses of these bookies, without those that are not registered now."""
@@ -88,30 +104,40 @@ class LedgerDirectory:
         return found
 
     def _end(self) -> None:
+        """Cancel what is left of the work, and end the thread."""
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _open(self) -> LedgerClient:
-        self._store = await open_store(self._url)
-        client = LedgerClient(
-            self._store,
-            network=SystemNetwork(),
-            clock=SystemClock(),
-            random=random.Random(),
-            root=_ROOT,
-            follows_root=True,
-        )
-        if await client.registry.find_instance_id() is None:
-            await self._store.close()
-            raise InvalidPathError("it holds no cluster: is its path the one that the brokers use?")
-        await client.start()
+        store = await open_store(self._url)
+        try:
+            client = LedgerClient(
+                store,
+                network=SystemNetwork(),
+                clock=SystemClock(),
+                random=random.Random(),
+                root=_ROOT,
+                follows_root=True,
+            )
+            if await client.registry.find_instance_id() is None:
+                raise InvalidPathError(
+                    "it holds no cluster: is its path the one that the brokers use?"
+                )
+            await client.start()
+        except BaseException:
+            await store.close()
+            raise
+        self._store = store
         return client
 
     async def _close(self) -> None:
-        await self._client.close()
-        if self._store is not None:
-            await self._store.close()
+        try:
+            await self._client.close()
+        finally:
+            if self._store is not None:
+                await self._store.close()
 
     async def _read(self, wanted: set[int]) -> dict[int, LedgerMetadata]:
         now_s = self._loop.time()
@@ -143,6 +169,19 @@ class LedgerDirectory:
     def _run(self, work: Coroutine[object, object, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result(timeout=_TIMEOUT_S)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or f"no answer within {_TIMEOUT_S} s"
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks of the loop, and wait until they have ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in others:
+        each.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_CANCEL_S)
 
 
 def ledger_part(

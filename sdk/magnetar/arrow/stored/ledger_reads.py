@@ -29,6 +29,9 @@ from magnetar.ledger.quorum import stored_ranges, write_set
 
 _SMALL_READ_BYTES = 4096
 
+_FINAL = (NoSuchEntryError, NoSuchLedgerOnBookieError, DigestMismatchError)
+"""Errors of a replica that does not have an entry as it was written, and will not have it."""
+
 
 class LedgerReads:
     """Reads of the ledgers of a task, over one connection per bookie."""
@@ -217,11 +220,12 @@ def _check_length(part: LedgerPart, said: int) -> None:
 
 
 def _failed(ledger_id: int, entry_id: int, problems: Sequence[LedgerError]) -> Exception:
-    said = "; ".join(dict.fromkeys(str(each) for each in problems)) or "it has no replicas"
+    said = "; ".join(dict.fromkeys(str(each) for each in problems)) or "no replica answered"
     where = f"entry {entry_id} of ledger {ledger_id} cannot be read"
-    if all(isinstance(each, (NoSuchEntryError, NoSuchLedgerOnBookieError)) for each in problems):
-        has_ledger = any(isinstance(each, NoSuchEntryError) for each in problems)
-        return (EntryLossError if has_ledger else DataLossError)(f"{where}: {said}")
+    if not problems or not all(isinstance(each, _FINAL) for each in problems):
+        # A replica that gave no reason, or did not answer, may have the entry.
+        return UnreachableError(f"{where}: {said}")
     if any(isinstance(each, DigestMismatchError) for each in problems):
         return CorruptDataError(f"{where}: {said}")
-    return UnreachableError(f"{where}: {said}")
+    has_ledger = any(isinstance(each, NoSuchEntryError) for each in problems)
+    return (EntryLossError if has_ledger else DataLossError)(f"{where}: {said}")

@@ -97,14 +97,17 @@ def _newest(stored: Sequence[Json], takes_protobuf: bool) -> ValueSchema:
 
 
 def parsed(answer: Mapping[str, Any]) -> ValueSchema:
-    """Parse a schema from a broker's administration interface; PROTOBUF_NATIVE becomes bytes."""
+    """Parse a schema from a broker's administration interface; PROTOBUF_NATIVE becomes bytes.
+
+    Raises:
+        SchemaMismatchError: a schema KEY_VALUE without the two definitions.
+    """
     kind = str(answer.get("type", "BYTES"))
     if kind == "KEY_VALUE":
-        definitions = json.loads(answer["data"])
+        definitions = _definitions(str(answer["data"]))
         properties = answer.get("properties") or {}
         parts = {}
-        for part in ("key", "value"):
-            definition = definitions[part]
+        for part, definition in definitions.items():
             parts[part] = parsed(
                 {
                     "type": properties.get(f"{part}.schema.type", "BYTES"),
@@ -118,6 +121,16 @@ def parsed(answer: Mapping[str, Any]) -> ValueSchema:
     if kind in _STRUCTURED:
         return ValueSchema(kind, str(answer["data"]))
     return ValueSchema(kind) if kind in SCHEMA_TYPES else ValueSchema()
+
+
+def _definitions(data: str) -> dict[str, Json]:
+    try:
+        found = json.loads(data)
+        return {part: found[part] for part in ("key", "value")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SchemaMismatchError(
+            f"the topic's schema KEY_VALUE cannot be read: {error!r}"
+        ) from None
 
 
 def with_versions(

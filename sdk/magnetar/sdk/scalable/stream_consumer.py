@@ -41,8 +41,8 @@ class StreamMembers(Members):
     def __init__(self) -> None:
         super().__init__()
         self.leaving: dict[str, TopicConsumer] = {}
-        self._acknowledged: dict[str, Acknowledgeable] = {}
-        """Last acknowledgement of each segment."""
+        self._acknowledged: dict[str, tuple[int, int, int]] = {}
+        """Place of the last acknowledged message of each segment."""
 
     def of(self, what: Acknowledgeable) -> TopicConsumer | None:
         """Return the consumer that a message came from, even if it is leaving."""
@@ -56,7 +56,9 @@ class StreamMembers(Members):
         member = self.of(what)
         if member is None:
             return False
-        self._acknowledged[member.topic] = what
+        place, known = _place(what), self._acknowledged.get(member.topic)
+        if known is None or place > known:  # acknowledgements come in any order
+            self._acknowledged[member.topic] = place
         return bool(self.leaving) and member.topic in self.leaving and self.is_done(member)
 
     def is_done(self, member: TopicConsumer) -> bool:
@@ -64,7 +66,7 @@ class StreamMembers(Members):
         taken, acknowledged = member.last_taken, self._acknowledged.get(member.topic)
         if taken is None:
             return True
-        return acknowledged is not None and _place(acknowledged) >= (
+        return acknowledged is not None and acknowledged >= (
             taken.ledger_id,
             taken.entry_id,
             taken.batch_index,
@@ -91,8 +93,8 @@ class StreamAcknowledger(TopicsAcknowledger):
     def add_many(self, what: Iterable[Acknowledgeable]) -> None:
         given = list(what)
         super().add_many(given)
-        for last in {_topic(each): each for each in given}.values():
-            self._note(last)
+        for each in given:
+            self._note(each)
 
     def add_cumulative(self, what: Acknowledgeable) -> None:
         member = self._noted.of(what)
@@ -107,8 +109,8 @@ class StreamAcknowledger(TopicsAcknowledger):
     async def confirm(self, what: Iterable[Acknowledgeable] = ()) -> None:
         given = list(what)
         await super().confirm(given)
-        for last in {_topic(each): each for each in given}.values():
-            self._note(last)
+        for each in given:
+            self._note(each)
 
     def _note(self, what: Acknowledgeable) -> None:
         if self._noted.note(what):
@@ -289,13 +291,8 @@ class StreamConsumer(SegmentsConsumer):
         await super()._close_all()
 
 
-def _topic(what: Acknowledgeable) -> str:
-    return "" if isinstance(what, MessageId) else what.topic
-
-
 def _place(what: Acknowledgeable) -> tuple[int, int, int]:
     """Return ledger, entry and index of the last message in an acknowledgement."""
     if isinstance(what, MessageBatch):
         return what.ledger_id, what.entry_id, max(-1, what.batch_size - 1)
-    found = what if isinstance(what, MessageId) else what.message_id
-    return found.ledger_id, found.entry_id, found.batch_index
+    return what.ledger_id, what.entry_id, what.batch_index

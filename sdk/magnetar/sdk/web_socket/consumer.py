@@ -74,8 +74,11 @@ class _Receiving(Closing):
             produces=False,
             on_open=on_open,
             on_text=self._on_text,
-            on_failed=self._news.set,
+            on_failed=self._on_failed,
         )
+
+    def _on_failed(self) -> None:
+        self._news.set()
 
     def _on_text(self, text: str | bytes) -> None:
         if is_end_answer(text) is None:
@@ -171,8 +174,9 @@ class WebSocketReader(_Receiving):
         self._queue_messages = min(1_000, settings.receiver_queue_messages)
         self._position = _position(start)
         self._topic = topic
-        self._end: asyncio.Future[bool] | None = None
-        self._link = self._make_link(self._url, f"reader of {topic}", lambda: None)
+        self._questions: deque[asyncio.Future[bool]] = deque()
+        """Calls of `reached_end` without an answer. The server answers in order."""
+        self._link = self._make_link(self._url, f"reader of {topic}", self._on_open)
 
     async def read_next(self, *, timeout_s: float | None = None) -> Message:
         """Return the next message; wait for it.
@@ -195,17 +199,34 @@ class WebSocketReader(_Receiving):
             TimeoutError: no answer in time.
         """
         self._link.check_usable()
-        self._end = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._questions.append(answer)
         self._link.send(IS_END_FRAME)
         async with asyncio.timeout(self._context.settings.operation_timeout_ms / 1000):
-            return await self._end and not self._messages
+            return await answer and not self._messages
 
     def _on_text(self, text: str | bytes) -> None:
         end = is_end_answer(text)
         if end is None:
             super()._on_text(text)
-        elif self._end is not None and not self._end.done():
-            self._end.set_result(end)
+        elif self._questions:
+            answer = self._questions.popleft()
+            if not answer.done():  # its caller may have given up
+                answer.set_result(end)
+
+    def _on_open(self) -> None:
+        self._questions = deque(each for each in self._questions if not each.done())
+        for _ in self._questions:
+            self._link.send(IS_END_FRAME)
+
+    def _on_failed(self) -> None:
+        super()._on_failed()
+        failure = self._link.failure
+        assert failure is not None
+        for each in self._questions:
+            if not each.done():
+                each.set_exception(failure)
+        self._questions.clear()
 
     def _taken(self, message: WebSocketMessage) -> None:
         self._position = message.id_text

@@ -19,6 +19,7 @@ from magnetar.sdk.wire.errors import (
     AuthorizationError,
     ConsumerBusyError,
     MalformedFrameError,
+    MalformedPayloadError,
     NotAllowedError,
     ProducerBusyError,
     ProducerQuotaExceededError,
@@ -245,7 +246,10 @@ def _bytes(text: object) -> bytes:
 def _message_id(text: object) -> MessageId:
     if not isinstance(text, str):
         raise MalformedFrameError("a frame without a message id")
-    return MessageId.from_bytes(_bytes(text))
+    try:
+        return MessageId.from_bytes(_bytes(text))
+    except MalformedPayloadError as error:
+        raise MalformedFrameError(f"a frame whose message id cannot be read: {error}") from error
 
 
 def _time_ms(text: object) -> int:

@@ -347,6 +347,17 @@ def test_permissive_gives_a_row_with_null_and_why() -> None:
     assert micros(batch, "__publishTime") == [1_000, 2_000, 2_000, 2_000, 3_000, 4_000, 5_000]
 
 
+def test_an_unreadable_batch_is_a_row_without_the_key_of_its_first_message() -> None:
+    rows = Rows(mode=PERMISSIVE, schema=NUMBERS, values=ValueSchema("INT32"))
+    for entry_id, count in enumerate((1, 2)):
+        rows.add(
+            entry_id, b"no batch", publish_time=1, num_messages_in_batch=count, partition_key="k"
+        )
+    batch = rows.take()
+    assert column(batch, "__key") == [b"k", None]
+    assert column(batch, "__error") != [None, None]
+
+
 def test_dropmalformed_leaves_it_out_and_tells_of_it(caplog: pytest.LogCaptureFixture) -> None:
     batch = with_bad_ones(DROPMALFORMED).take()
     assert column(batch, "value") == [1, 2, 3, 4]

@@ -9,6 +9,7 @@ from magnetar.arrow.stored.errors import (
     CorruptDataError,
     DataLossError,
     EntryLossError,
+    MagnetarArrowError,
     UnreachableError,
 )
 from magnetar.arrow.stored.ledger_reads import LedgerReads
@@ -16,6 +17,7 @@ from magnetar.arrow.stored.slices import BookieSecurity, Ensemble, LedgerPart
 from magnetar.ledger.digest import packet_codec
 from magnetar.ledger.errors import (
     BookieUnavailableError,
+    DigestMismatchError,
     LedgerError,
     NoSuchEntryError,
     NoSuchLedgerOnBookieError,
@@ -53,6 +55,47 @@ def test_an_entry_that_is_lost_is_told_from_a_ledger_that_is_gone(
     with pytest.raises(DataLossError, match="entry 10 of ledger 7") as raised:
         list(reads.entries(PART))
     assert type(raised.value) is expected
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (DigestMismatchError, CorruptDataError),
+        (NoSuchEntryError, CorruptDataError),
+        (NoSuchLedgerOnBookieError, CorruptDataError),
+        (BookieUnavailableError, UnreachableError),
+    ],
+)
+def test_an_entry_is_corrupt_only_if_no_replica_can_still_have_it_as_it_was_written(
+    monkeypatch: pytest.MonkeyPatch, second: type[LedgerError], expected: type[Exception]
+) -> None:
+    reads = LedgerReads(
+        {}, request_bytes=1 << 20, bookie_timeout_ms=1_000, security=BookieSecurity()
+    )
+    said = iter([DigestMismatchError("b1: damaged"), second("b2: said")])
+
+    def ask(*_: object) -> None:
+        raise next(said)
+
+    monkeypatch.setattr(LedgerReads, "_from_bookie", ask)
+    with pytest.raises(
+        MagnetarArrowError, match=r"entry 10 of ledger 7 .*damaged; b2: said"
+    ) as raised:
+        list(reads.entries(PART))
+    assert type(raised.value) is expected
+
+
+def test_replicas_that_end_without_entries_and_without_an_error_have_lost_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = LedgerReads(
+        {}, request_bytes=1 << 20, bookie_timeout_ms=1_000, security=BookieSecurity()
+    )
+    monkeypatch.setattr(LedgerReads, "_from_bookie", lambda *_: iter(()))
+    with pytest.raises(UnreachableError, match=r"entry 10 of ledger 7 .*no replica"):
+        list(reads.entries(PART))
+    with pytest.raises(UnreachableError, match=r"entry 10 of ledger 7 .*no replica"):
+        reads.one(PART, 10)
 
 
 def test_a_ledger_is_not_gone_while_others_may_have_what_comes_next(

@@ -8,7 +8,7 @@ import pytest
 from magnetar.arrow.stored.errors import SchemaMismatchError
 from magnetar.arrow.stored.protobuf_columns import KIND
 from magnetar.arrow.stored.slices import ValueSchema
-from magnetar.arrow.stored.topic_schema import value_schema_of
+from magnetar.arrow.stored.topic_schema import parsed, value_schema_of
 from magnetar.sdk.wire.topic_name import TopicName
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]}'
@@ -59,3 +59,9 @@ def test_topics_of_different_schemas_are_refused() -> None:
     assert source.questions == 2
     with pytest.raises(SchemaMismatchError, match="must have one schema"):
         read_schema_of(source, ["a", "b"])
+
+
+@pytest.mark.parametrize("data", ["no JSON", "[]", "5", '{"key": ""}'])
+def test_a_schema_of_key_and_value_that_cannot_be_read_is_a_mismatch(data: str) -> None:
+    with pytest.raises(SchemaMismatchError, match="KEY_VALUE cannot be read"):
+        parsed({"type": "KEY_VALUE", "data": data})

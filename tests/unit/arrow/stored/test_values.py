@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from magnetar.arrow.stored.column_types import value_fields
+from magnetar.arrow.stored.errors import SchemaMismatchError
 from magnetar.arrow.stored.slices import NO_VERSION, ValueSchema
 from magnetar.arrow.stored.stored_values import StoredValues
 from magnetar.arrow.stored.values import value_columns
@@ -237,3 +238,23 @@ def test_a_record_without_a_column_is_its_bytes() -> None:
 def test_an_avro_value_that_is_no_record_is_one_column() -> None:
     schema = ValueSchema("AVRO", json.dumps({"type": "array", "items": "int"}))
     assert _read(schema, [b"\x02\x0e\x00"]) == {"value": [[7]]}
+
+
+def _old_version(definition: str) -> ValueSchema:
+    return ValueSchema("AVRO", PLACE, versions=((0, definition), (1, PLACE)))
+
+
+@pytest.mark.parametrize("definition", ["", "no JSON", "[" * 100_000], ids=len)
+def test_a_version_that_is_not_json_is_a_mismatch(definition: str) -> None:
+    schema = _old_version(definition)
+    with pytest.raises(SchemaMismatchError, match="the topic's schema is not JSON"):
+        value_columns(["name"], schema)
+    with pytest.raises(SchemaMismatchError, match="the topic's schema is not JSON"):
+        value_fields(ValueSchema("AVRO", definition))
+
+
+@pytest.mark.parametrize("definition", ["5", '{"type": "record"}'])
+def test_a_version_that_is_not_avro_makes_its_values_unfit(definition: str) -> None:
+    stored = _stored([b"\0"])
+    value_columns(["name"], _old_version(definition)).columns(stored)
+    assert "the topic's schema is not Avro" in stored.unfit[0]

@@ -1,10 +1,14 @@
-"""Error that an upgrade becomes that was refused with an HTTP status."""
+"""Errors of frames, and of upgrades that were refused with an HTTP status."""
+
+import base64
+import json
 
 import pytest
 
 from magnetar.sdk.errors import ServiceError
-from magnetar.sdk.web_socket.frames import refusal
+from magnetar.sdk.web_socket.frames import parse_message, parse_outcome, refusal
 from magnetar.sdk.wire.errors import (
+    MalformedFrameError,
     ProducerQuotaExceededError,
     ServiceNotReadyError,
     TooManyRequestsError,
@@ -41,3 +45,15 @@ def test_what_passes_by_itself_is_tried_again() -> None:
     assert refusal(503, "the broker stops", "p").retryable
     assert refusal(503, "there are 3 WebSocket sessions already", "p").retryable
     assert not refusal(503, "t is terminated", "p").retryable
+
+
+@pytest.mark.parametrize(
+    "message_id",
+    [None, 5, "not base64!", *(base64.b64encode(each).decode() for each in (b"", b"\xff"))],
+)
+def test_a_frame_without_a_readable_message_id_is_malformed(message_id: object) -> None:
+    frame = json.dumps({"messageId": message_id, "payload": "", "result": "ok", "context": "1"})
+    with pytest.raises(MalformedFrameError):
+        parse_message(frame, TOPIC)
+    with pytest.raises(MalformedFrameError):
+        parse_outcome(frame)

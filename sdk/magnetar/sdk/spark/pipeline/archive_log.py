@@ -16,8 +16,11 @@ not know the `version` refuses.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import TypeVar
 
 from magnetar.sdk.spark.errors import ArchiveError
+
+_T = TypeVar("_T")
 
 VERSION = 1
 COMMITS_PER_STATE = 50
@@ -192,34 +195,58 @@ def removed_by(text: str) -> frozenset[str]:
 
 
 def _commit(body: Mapping[str, object]) -> Commit:
-    batch = body.get("batch")
+    removed = _checked(body["remove"], list, "remove")
     commit = Commit(
         add=_files(body["add"]),
-        remove=frozenset(body["remove"]),  # type: ignore[call-overload]  # as JSON has it
+        remove=frozenset(_checked(each, str, "a removed path") for each in removed),
         watermarks=_watermarks(body["watermarks"]),
     )
-    if not isinstance(batch, dict):
+    if "batch" not in body:
         return commit
-    return replace(commit, query=batch["query"], batch_id=batch["id"])
+    # A batch that is passed over here would be archived a second time.
+    batch = _checked(body["batch"], dict, "batch")
+    return replace(
+        commit,
+        query=_checked(batch["query"], str, "query"),
+        batch_id=_checked(batch["id"], int, "id"),
+    )
 
 
-def _state(body: Mapping[str, object], number: int) -> ArchiveState:
-    batch_id = body["batch_id"]
-    assert isinstance(batch_id, int)
+def _state(found: object, number: int) -> ArchiveState:
+    body = _checked(found, dict, "state")
     return ArchiveState(
         next_commit=number + 1,
         files={each.path: each for each in _files(body["files"])},
         watermarks=_watermarks(body["watermarks"]),
-        query=str(body["query"]),
-        batch_id=batch_id,
+        query=_checked(body["query"], str, "query"),
+        batch_id=_checked(body["batch_id"], int, "batch_id"),
     )
 
 
 def _files(listed: object) -> tuple[DataFile, ...]:
-    assert isinstance(listed, list)
-    return tuple(DataFile(**each) for each in listed)
+    return tuple(map(_file, _checked(listed, list, "the list of files")))
+
+
+def _file(found: object) -> DataFile:
+    file = DataFile(**_checked(found, dict, "a file"))
+    for text in (file.path, file.topic, file.day):
+        _checked(text, str, "a part of a file")
+    for number in (file.rows, file.size_bytes):
+        _checked(number, int, "a count of a file")
+    return file
 
 
 def _watermarks(found: object) -> dict[str, Watermark]:
-    assert isinstance(found, dict)
-    return {topic: Watermark(*map(int, mark.split(":"))) for topic, mark in found.items()}
+    marks = _checked(found, dict, "watermarks")
+    return {topic: _watermark(_checked(mark, str, topic)) for topic, mark in marks.items()}
+
+
+def _watermark(mark: str) -> Watermark:
+    return Watermark(*map(int, mark.split(":")))
+
+
+def _checked(value: object, kind: type[_T], what: str) -> _T:
+    """Return the value if it has this type. `fold` translates the error."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} is {value!r:.100}, not of type {kind.__name__}")
+    return value

@@ -6,6 +6,7 @@ own. A job shows its progress while it works, and a summary at its end.
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ from magnetar.sdk.spark import register
 _T = TypeVar("_T")
 
 EXIT_REFUSED = 2
+
+_OWN_ERROR = re.compile(r"\bmagnetar\.[\w.]+Error: (.+)")
+"""An error of this package, as Python formats it: module, class, and text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +102,12 @@ def run_job(name: str, chosen: Chosen[_T], job: Callable[[SparkSession, _T], Non
 
 
 def one_line(error: BaseException) -> str:
-    """Return this package's own line from Spark's error text."""
+    """Return the line of this package's own error, also out of the text of Spark that wraps it."""
     text = str(error)
-    for line in text.splitlines():
-        _, found, rest = line.partition("magnetar.sdk.")
-        if found and ": " in rest:
-            return rest.partition(": ")[2].strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    own = None if isinstance(error, SdkError) else _OWN_ERROR.search(text)
+    return own[1].strip() if own else text.splitlines()[0]
 
 
 def job_parser(name: str, about: str) -> argparse.ArgumentParser:

@@ -185,5 +185,7 @@ def _wrong_type(name: str, found: DataType, expected: str) -> SchemaMismatchErro
 def _milliseconds(times: pa.Array) -> pa.Array:
     """Return timestamps as int64 milliseconds since 1970, rounded down: messages have no finer
     ones."""
-    cast = pc.cast(times, pa.timestamp("ms", times.type.tz), safe=False)
-    return pc.cast(cast, pa.int64())
+    # Without the zone, which changes no instant. A cast alone would round times before 1970 up.
+    instants = times.view(pa.timestamp(times.type.unit))
+    floored = pc.floor_temporal(instants, unit="millisecond")
+    return pc.cast(pc.cast(floored, pa.timestamp("ms")), pa.int64())

@@ -1,6 +1,8 @@
 """What the commits of an archive say together."""
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -84,6 +86,42 @@ def test_a_state_stands_for_all_commits_before_it() -> None:
 def test_a_log_that_makes_no_sense_is_refused(texts: dict[int, str], message: str) -> None:
     with pytest.raises(ArchiveError, match=message):
         fold(texts.items())
+
+
+def _damaged(value: Any) -> Iterator[Any]:
+    """Yield copies of a JSON value, each with one part of another type."""
+    yield from (None, True, 1, "x", "1:2", [], [1], {}, {"x": 1})
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from ({**value, name: other} for other in _damaged(part))
+    elif isinstance(value, list):
+        for at, part in enumerate(value):
+            yield from ([*value[:at], other, *value[at + 1 :]] for other in _damaged(part))
+
+
+@pytest.mark.parametrize("text", [encode_commit(_COMMITS[0]), encode_state(_folded(_COMMITS[:2]))])
+def test_a_commit_with_a_part_of_another_type_is_refused_or_usable(text: str) -> None:
+    refused = 0
+    for body in _damaged(json.loads(text)):
+        try:
+            state = fold([(0, json.dumps(body))])
+        except ArchiveError:
+            refused += 1
+            continue
+        assert encode_state(state)
+        assert state.rows + state.size_bytes >= 0
+        assert all(each < Watermark(9, 9, 9) for each in state.watermarks.values())
+        assert not state.holds("another", 0)
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("batch", []), ("batch", None), ("remove", "ab"), ("remove", {"a": 1})]
+)
+def test_a_batch_or_a_removal_of_another_type_is_not_passed_over(name: str, value: object) -> None:
+    body = {**json.loads(encode_commit(_COMMITS[0])), name: value}
+    with pytest.raises(ArchiveError, match=f"commit 0 of the archive's log is damaged: {name} is "):
+        fold([(0, json.dumps(body))])
 
 
 def test_names_of_commits_are_read_back_and_others_are_passed_over() -> None:

@@ -264,7 +264,8 @@ def log_refers(store: MetadataStore) -> IsReferred:
         if metadata.created_ms in await times_of_lost_logs(store, path, log):
             raise OwnerUnclearError(
                 f"the ledger is older than the log at {path}, and no deletion of an earlier log is "
-                "recorded: if the metadata store lost that log, bring it back from a backup"
+                "recorded: if the metadata store lost that log, bring it back from a backup; to "
+                "give its entries up, delete the log"
             )
         return False
 

@@ -138,6 +138,7 @@ async def test_a_ledger_older_than_its_log_is_an_orphan_only_if_a_former_log_was
     findings = await sweep(store, manager)
     assert verdicts(findings) == [(0, Verdict.UNDECIDED), (1, Verdict.ORPHAN)]
     assert "older than the log" in findings[0].reason
+    assert "to give its entries up, delete the log" in findings[0].reason
     await store.delete(LOG)
     await store.create(LOG, anew)
     assert {finding.verdict for finding in await sweep(store, manager)} == {Verdict.ORPHAN}

@@ -443,6 +443,24 @@ async def test_m13_a_log_that_is_abandoned_while_it_closes_a_ledger_leaves_the_r
 
 
 @scenario(bookies=3)
+async def test_m13_a_log_that_is_abandoned_while_it_closes_its_only_ledger_leaves_its_list(
+    sim: Simulation,
+) -> None:
+    """The close of the ledger is under way, and succeeds; the list is the next owner's."""
+    log = await open_log(sim)
+    await log.add(b"kept")
+    list_before = sim.store.tree.get(PATH)
+    change = sim.store.hold_cas(client="w")
+    closing = log.close()
+    await sim.until(lambda: bool(change.operations))
+    log.here(log.log.abandon, "the lease has run out")
+    change.release()
+    await closing
+    await sim.settle()
+    assert sim.store.tree.get(PATH) == list_before
+
+
+@scenario(bookies=3)
 async def test_a_log_that_is_abandoned_while_it_ends_is_not_terminated(sim: Simulation) -> None:
     log = await open_log(sim)
     await log.add(b"kept")

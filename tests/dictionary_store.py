@@ -22,6 +22,8 @@ class DictionaryStore:
         self.nodes: dict[str, bytes] = {}
         self.lost: set[str] = set()
         """Paths of nodes that nobody deleted, and that are missing from a store of one file."""
+        self.deleted: dict[str, int] = {}
+        """Recorded deletions, ms since 1970, if `records_deletions` is set."""
         self._numbers: dict[str, int] = {}
         """Next number of sequential nodes, by the path that they begin with."""
         self.session_state = SessionState.CONNECTED
@@ -68,6 +70,9 @@ class DictionaryStore:
 
     async def is_gone(self, path: str) -> bool:
         return await self.exists(path) is None and path not in self.lost
+
+    async def deleted_ms(self, path: str) -> int | None:
+        return self.deleted.get(path)
 
     async def catch_up(self) -> None:
         """Do nothing: this store is never behind."""

@@ -281,6 +281,9 @@ class SimStore:
     async def is_gone(self, path: str) -> bool:
         return await self.exists(path) is None
 
+    async def deleted_ms(self, path: str) -> int | None:
+        return None
+
     async def catch_up(self) -> None:
         await self._call("catch_up", "/", lambda: None)
 

@@ -300,8 +300,8 @@ class CursorSaver:
             },
         )
         self._ledger_ids.add(writer.ledger_id)
-        await writer.add(data)
         try:
+            await writer.add(data)
             node, _ = self._shortened(self.node, record, cursor_ledger_id=writer.ledger_id)
             await self._write(node)
             self._check_kept()

@@ -23,6 +23,7 @@ import structlog
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
+    LedgerClosedError,
     LedgerError,
     LedgerFencedError,
     LogClosedError,
@@ -457,7 +458,8 @@ class ManagedLog:
         The end survives reopening: later appends, by any owner, fail with LogTerminatedError.
 
         Raises:
-            LogFencedError: another owner has taken the log over; it is not terminated.
+            LogFencedError: another owner has taken the log over, or this one gave it up; it is not
+                terminated.
             LogClosedError: this handle is closed.
             MetadataError: the log may be terminated or not; call again. Appends are refused.
         """
@@ -471,10 +473,16 @@ class ManagedLog:
             await self._changes.stop()
             try:
                 await self._changes.close_ledgers(terminate=True)
-            except (LogFencedError, LedgerFencedError, NoSuchLedgerError) as error:
+            except (
+                LogFencedError,
+                LedgerFencedError,
+                NoSuchLedgerError,
+                LedgerClosedError,  # abandoned meanwhile
+            ) as error:
                 self._appender.fence(error)
                 raise LogFencedError(
-                    f"{self.path}: not terminated, another owner has taken the log over"
+                    f"{self.path}: not terminated, another owner has taken the log over, or may "
+                    f"have: {error}"
                 ) from error
             self._appender.end_complete(self._list.ledgers, self._why_terminated)
             terminated = self._list.terminated

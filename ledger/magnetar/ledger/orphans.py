@@ -6,7 +6,7 @@ which component made it, and for which owner. It is an *orphan* if that owner ce
 name it and it is older than a long grace period. Every doubt keeps it: unreadable metadata, an
 owner that does not answer, an unknown component, clocks that disagree. A store of one file can lose
 the node of an owner; without a record of the node's deletion, the owner counts as one that does not
-answer.
+answer. So does a log that was created after the ledger (`times_of_lost_logs`).
 
 A clock that is ahead would make every ledger look old, even one that its owner is about to name. So
 the metadata store is asked for the time, too, and nothing is judged unless the two agree
@@ -49,6 +49,12 @@ GRACE_MS_MIN = 60 * 60 * 1000
 
 GRACE_MS_DEFAULT = 72 * 60 * 60 * 1000
 """Long enough for an operator to look into a failure before its traces are deleted."""
+
+_LATE_MS = GRACE_MS_MIN
+"""After a deletion, a ledger or an object may be made that late for the log that was deleted: by a
+slow owner, or by another clock."""
+
+_EVER_MS = 1 << 63
 
 CLOCKS_APART_MS_MAX = 5 * 60 * 1000
 """If the clocks are further apart, one is wrong. Much less than the shortest grace period."""
@@ -221,6 +227,27 @@ async def owner_value(store: MetadataStore, path: str) -> bytes | None:
         ) from error
 
 
+async def times_of_lost_logs(store: MetadataStore, path: str, log: LogMetadata | None) -> range:
+    """Return when there may have been a log at this path that the metadata store lost, in ms since
+    1970.
+
+    That is the time between the last recorded deletion of the node and the creation of the log that
+    is there now. A client that uses a lost topic creates it again; that log names nothing of the
+    lost one. Ledgers and objects that were made in this time may be all that is left of it.
+
+    Args:
+        log: the log at the path now; None if there is none.
+
+    Raises:
+        MetadataError
+    """
+    if not store.records_deletions:
+        return range(0)
+    deleted_ms = await store.deleted_ms(path)
+    begin_ms = 0 if deleted_ms is None else deleted_ms + _LATE_MS
+    return range(begin_ms, _EVER_MS if log is None else log.created_ms)
+
+
 def log_refers(store: MetadataStore) -> IsReferred:
     """Return a check that asks the managed log of the ledger (component "managed-log")."""
 
@@ -229,13 +256,17 @@ def log_refers(store: MetadataStore) -> IsReferred:
         if path is None:
             raise OwnerUnclearError(f"ledger {metadata.ledger_id} does not say which log it is of")
         value = await owner_value(store, path)
-        if value is None:
-            return False
-        ledgers = LogMetadata.from_json(value, path=path).ledgers
-        # The log does not need a ledger that is in an object only: its deletion was interrupted.
-        return any(
-            ledger.ledger_id == metadata.ledger_id and not ledger.is_in_object_only
-            for ledger in ledgers
-        )
+        log = None if value is None else LogMetadata.from_json(value, path=path)
+        for ledger in log.ledgers if log is not None else ():
+            if ledger.ledger_id == metadata.ledger_id:
+                # The log needs none that is in an object only: its deletion was interrupted.
+                return not ledger.is_in_object_only
+        if metadata.created_ms in await times_of_lost_logs(store, path, log):
+            raise OwnerUnclearError(
+                f"the ledger is older than the log at {path}, and no deletion of an earlier log is "
+                "recorded: if the metadata store lost that log, bring it back from a backup; to "
+                "give its entries up, delete the log"
+            )
+        return False
 
     return is_referred

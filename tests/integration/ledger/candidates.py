@@ -85,6 +85,9 @@ class UnsureStore:
     async def is_gone(self, path: str) -> bool:
         return await self._store.is_gone(path)
 
+    async def deleted_ms(self, path: str) -> int | None:
+        return await self._store.deleted_ms(path)
+
     async def catch_up(self) -> None:
         await self._store.catch_up()
 

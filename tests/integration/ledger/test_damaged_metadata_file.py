@@ -14,6 +14,7 @@ import pytest
 from magnetar.ledger.errors import InvalidPathError, MetadataDamagedError
 from magnetar.ledger.metadata import MetadataStore, open_store
 from magnetar.ledger.metadata.sqlite_tree import SqliteTree
+from magnetar.ledger.system import SystemClock
 
 
 @pytest.fixture
@@ -204,6 +205,21 @@ async def test_a_node_is_gone_if_it_was_deleted_and_not_if_it_was_lost(path: Pat
     store = await opened(path)
     names = ("/deleted", "/lost", "/there", "/never")
     assert [await store.is_gone(name) for name in names] == [True, False, False, False]
+    await store.close()
+
+
+async def test_the_time_of_a_deletion_stays_known_when_the_node_is_created_again(
+    path: Path,
+) -> None:
+    store = await opened(path)
+    before_ms = SystemClock().wall_ms()
+    await store.create("/node")
+    assert await store.deleted_ms("/node") is None
+    await store.delete("/node")
+    await store.create("/node")
+    deleted_ms = await store.deleted_ms("/node")
+    assert deleted_ms is not None
+    assert before_ms <= deleted_ms <= SystemClock().wall_ms() + 1000
     await store.close()
 
 

@@ -9,7 +9,7 @@ from magnetar.cursors.node import CursorNode, cursor_path, cursor_refers, encode
 from magnetar.ledger.errors import ClocksApartError, NoNodeError, OwnerUnclearError
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogLedger, LogMetadata
 from magnetar.ledger.metadata import MetadataStore, Versioned
 from magnetar.ledger.orphans import (
     CLOCKS_APART_MS_MAX,
@@ -125,6 +125,25 @@ async def test_ledgers_of_a_log_or_cursor_whose_node_was_lost_are_kept(
     assert await listed(manager) == [0, 1]
 
 
+@pytest.mark.parametrize("stores", ["embedded"], indirect=True)
+async def test_a_ledger_older_than_its_log_is_an_orphan_only_if_a_former_log_was_deleted(
+    store: MetadataStore, manager: LedgerManager
+) -> None:
+    """The metadata file lost the log, and a client that used it created it again."""
+    old = await create(manager, OF_LOG)
+    await create(manager, OF_LOG, age_ms=LATER_MS - 1)
+    created = {CREATED_PROPERTY: str(old.metadata.created_ms + 1)}
+    anew = LogMetadata(properties=created).to_json()
+    await store.create(LOG, anew)
+    findings = await sweep(store, manager)
+    assert verdicts(findings) == [(0, Verdict.UNDECIDED), (1, Verdict.ORPHAN)]
+    assert "older than the log" in findings[0].reason
+    assert "to give its entries up, delete the log" in findings[0].reason
+    await store.delete(LOG)
+    await store.create(LOG, anew)
+    assert {finding.verdict for finding in await sweep(store, manager)} == {Verdict.ORPHAN}
+
+
 async def test_nothing_is_changed_unless_told_to(
     store: MetadataStore, manager: LedgerManager
 ) -> None:
@@ -174,7 +193,7 @@ async def test_a_young_ledger_is_left_alone(store: MetadataStore, manager: Ledge
     young."""
     for age_ms in (GRACE_MS_MIN, GRACE_MS_MIN - 1, 0, -GRACE_MS_MIN):
         await create(manager, OF_LOG, age_ms=age_ms)
-    await delete_owners(store)
+    await write_log(store)
     findings = await sweep(store, manager)
     assert [finding.verdict for finding in findings] == [Verdict.ORPHAN] + [Verdict.TOO_YOUNG] * 3
 

@@ -440,3 +440,41 @@ async def test_m13_a_log_that_is_abandoned_while_it_closes_a_ledger_leaves_the_r
     await sim.settle()
     assert sim.store.tree.get(PATH) == list_before
     assert sim.metadata(second) == ledger_before
+
+
+@scenario(bookies=3)
+async def test_m13_a_log_that_is_abandoned_while_it_closes_its_only_ledger_leaves_its_list(
+    sim: Simulation,
+) -> None:
+    """The close of the ledger is under way, and succeeds; the list is the next owner's."""
+    log = await open_log(sim)
+    await log.add(b"kept")
+    list_before = sim.store.tree.get(PATH)
+    change = sim.store.hold_cas(client="w")
+    closing = log.close()
+    await sim.until(lambda: bool(change.operations))
+    log.here(log.log.abandon, "the lease has run out")
+    change.release()
+    await closing
+    await sim.settle()
+    assert sim.store.tree.get(PATH) == list_before
+
+
+@scenario(bookies=3)
+async def test_a_log_that_is_abandoned_while_it_ends_is_not_terminated(sim: Simulation) -> None:
+    log = await open_log(sim)
+    await log.add(b"kept")
+    held = hold_answers(sim, log)
+    batch = log.append(b"pending")
+    terminating = log.terminate()
+    await sim.sleep(0.1)
+    log.here(log.log.abandon, "the lease has run out")
+    with pytest.raises(LogFencedError, match="not terminated"):
+        await terminating
+    with pytest.raises(LogFencedError, match="the lease has run out"):
+        await batch.outcome
+    await log.close()
+    held.release()
+    next_owner = await open_log(sim)
+    assert next_owner.log.terminated is None
+    await next_owner.close()

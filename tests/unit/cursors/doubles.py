@@ -74,6 +74,8 @@ class MemoryStore:
         self.nodes: dict[str, Versioned] = {}
         self.lost: set[str] = set()
         """Paths of nodes that nobody deleted, and that are missing from a store of one file."""
+        self.deleted: dict[str, int] = {}
+        """Recorded deletions, ms since 1970, if `records_deletions` is set."""
         self.faults = Faults()
         self.writes = 0
         self.before_set: Callable[[], None] = lambda: None
@@ -146,6 +148,9 @@ class MemoryStore:
 
     async def is_gone(self, path: str) -> bool:
         return await self.exists(path) is None and path not in self.lost
+
+    async def deleted_ms(self, path: str) -> int | None:
+        return self.deleted.get(path)
 
     async def catch_up(self) -> None:
         """Never behind."""

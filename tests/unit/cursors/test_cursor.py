@@ -194,6 +194,19 @@ async def test_a_save_of_a_cursor_that_is_abandoned_ends_before_its_next_write(
     assert [writer.is_abandoned for writer in world.ledgers.writers] == [True]
 
 
+async def test_a_save_that_is_cancelled_leaves_no_open_writer(world: World) -> None:
+    """The close of a topic runs out of time while the bookies do not answer."""
+    cursor = await world.open()
+    cursor.ack(Position(3, 9))
+    world.ledgers.hold_adds()
+    saving = asyncio.create_task(cursor.persist())
+    await world.ledgers.add_waits.wait()
+    saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    assert [writer.is_abandoned for writer in world.ledgers.writers] == [True]
+
+
 async def test_a_deleted_cursor_leaves_neither_node_nor_ledger(world: World) -> None:
     cursor = await world.open()
     cursor.ack(Position(3, 0))

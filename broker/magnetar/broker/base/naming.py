@@ -34,9 +34,6 @@ PROPERTY_COST_BYTES = 64
 RANGE_COST_BYTES = 64
 """Bytes counted for a range of hashes."""
 
-CREATED_PROPERTY = "magnetar.created_ms"
-"""Property of a topic's log that holds when the topic was created, ms since the epoch."""
-
 _SCALABLE = "topic://"
 _PERSISTENT = "persistent://"
 

@@ -28,7 +28,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from magnetar.broker.base.naming import CREATED_PROPERTY
 from magnetar.broker.features.replication.names import parse_replicator
 from magnetar.broker.features.retention.backlog import BacklogAge
 from magnetar.broker.http.hoarding import hoarders_of
@@ -44,6 +43,7 @@ from magnetar.broker.topic.publish_line import PublishLine
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics.non_persistent import PassingDispatcher
 from magnetar.cursors import Cursor
+from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY
 from magnetar.ledger.managed_log.log_retention import bytes_behind
 from magnetar.ledger.position import EARLIEST
 from magnetar.sdk.wire.pulsar_pb2 import ProducerAccessMode

@@ -59,6 +59,7 @@ from magnetar.cursors import Cursor, SavePace, list_cursors
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_deletion import is_marked
+from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST, LATEST, Position
@@ -162,7 +163,7 @@ class TopicOpener:
 
     def _properties(self, name: TopicName, policies: Policies) -> dict[str, str]:
         """Return the properties of a new log."""
-        found = {naming.CREATED_PROPERTY: str(self._clock.wall_ms())}
+        found = {CREATED_PROPERTY: str(self._clock.wall_ms())}
         if not naming.is_system_topic(str(name)):
             found.update(initial_properties(policies))
         return found

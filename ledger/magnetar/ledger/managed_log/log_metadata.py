@@ -31,6 +31,9 @@ FORMAT_VERSION = 2
 OPEN_LEDGERS_MAX = 2
 """Maximum number of open ledgers of a log (rule 9.1)."""
 
+CREATED_PROPERTY = "magnetar.created_ms"
+"""Property that holds when the log was created, ms since 1970. Stored, never rename."""
+
 _FIELDS = {"format", "ledgers", "properties"}
 _OPTIONAL_FIELDS = {"owner", "removed_through", "terminated", "token"}
 _LEDGER_FIELDS = {"id", "entries", "bytes", "closed_ms"}
@@ -202,6 +205,12 @@ class LogMetadata:
         if self.terminated is not None:
             return self
         return replace(self, terminated=self.last_listed)
+
+    @property
+    def created_ms(self) -> int:
+        """When the log was created, ms since 1970; 0 if it does not say so."""
+        text = self.properties.get(CREATED_PROPERTY, "")
+        return int(text) if text.isdecimal() and text.isascii() else 0
 
     @property
     def last_listed(self) -> Position:

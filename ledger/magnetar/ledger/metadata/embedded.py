@@ -187,6 +187,10 @@ class EmbeddedStore:
         check_path(path)
         return await self._read(lambda: self._tree.is_gone(path))
 
+    async def deleted_ms(self, path: str) -> int | None:
+        check_path(path)
+        return await self._read(lambda: self._tree.deleted_ms(path))
+
     async def catch_up(self) -> None:
         """Do nothing: all handles read one file, so none is ever behind."""
 

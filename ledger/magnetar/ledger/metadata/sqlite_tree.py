@@ -176,6 +176,13 @@ class SqliteTree:
                 return True
             return self._is_unrecorded_ledger(path)
 
+    def deleted_ms(self, path: str) -> int | None:
+        """Return the end of the second of the last recorded deletion of a node at this path, in ms
+        since 1970; None if there is no record."""
+        with self._translated():
+            at_s = self._number("SELECT at_s FROM deletions WHERE path = ?", path)
+        return None if at_s is None else (at_s + 1) * 1000
+
     def _is_unrecorded_ledger(self, path: str) -> bool:
         """Return whether a missing node is that of a ledger which may have been deleted before
         deletions were recorded: its id is below the counter of that time."""

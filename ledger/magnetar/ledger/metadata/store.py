@@ -171,6 +171,11 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def deleted_ms(self, path: str) -> int | None:
+        """Return when a node at this path was last deleted, in ms since 1970, whether or not there
+        is one now; None if no deletion is recorded, or the store records none."""
+        ...
+
     async def catch_up(self) -> None:
         """Make later reads include every write that any client finished before this call.
 

@@ -367,6 +367,9 @@ class ZooKeeperStore:
     async def is_gone(self, path: str) -> bool:
         return await self.exists(path) is None
 
+    async def deleted_ms(self, path: str) -> int | None:
+        return None
+
     async def catch_up(self) -> None:
         await self._read("/", lambda: self._client.sync_async(self._prefix or "/"))
 

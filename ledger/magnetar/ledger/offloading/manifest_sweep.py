@@ -26,6 +26,7 @@ from magnetar.ledger.offloading.log_manifest import (
     read_manifest,
 )
 from magnetar.ledger.offloading.object_store import ObjectStore
+from magnetar.ledger.orphans import times_of_lost_logs
 from magnetar.ledger.ports import Clock
 
 log = structlog.get_logger()
@@ -46,7 +47,7 @@ class ManifestSweepCounts:
     """Manifests that are not needed, including those that were deleted."""
     deleted: int = 0
     undecided: int = 0
-    """Manifests whose logs could not be read."""
+    """Manifests whose logs could not be read, or which may be of a log that the metadata lost."""
     put_off: int = 0
     """Old manifests beyond the number that a sweep remembers: a later pass begins with them."""
 
@@ -143,11 +144,14 @@ class ManifestSweep:
         due: list[str] = []
         for each in logs:
             counts.manifests += len(each.keys)
-            reached = await self._reached(each)
-            if reached is None:
+            found = await self._reached(each)
+            if found is None:
                 counts.undecided += len(each.keys)
                 continue
-            for key in _old_in(each, reached):
+            reached, lost = found
+            keys = [pair for pair in each.keys if pair[1].written_ms not in lost]
+            counts.undecided += len(each.keys) - len(keys)
+            for key in _old_in(keys, reached):
                 counts.old += 1
                 now_s = self._clock.monotonic_s()
                 since_s = self._old_since_s.pop(key, None)
@@ -165,32 +169,34 @@ class ManifestSweep:
                 seen.pop(key)
             counts.deleted += len(due)
 
-    async def _reached(self, found: _OfLog) -> tuple[int, int] | None:
-        """Return the log's position, as keys of manifests state it; None if it cannot be
-        determined."""
+    async def _reached(self, found: _OfLog) -> tuple[tuple[int, int], range] | None:
+        """Return the log's position, as keys of manifests state it, and the times of lost logs of
+        this path; None if they cannot be determined."""
         key, parsed = found.keys[-1]
+        reached = _GONE
+        metadata: LogMetadata | None = None
         try:
             path = parsed.log if parsed.log is not None else await self._ask(key)
             try:
                 node = await self._store.get(path)
+                metadata = LogMetadata.from_json(node.value, path=path)
+                reached = manifest_through(metadata), node.version
             except NoNodeError:
                 # A store of one file can lose a node; the manifest may then restore it.
-                if await self._store.is_gone(path):
-                    return _GONE
-                raise
-            metadata = LogMetadata.from_json(node.value, path=path)
+                if not await self._store.is_gone(path):
+                    raise
+            return reached, await times_of_lost_logs(self._store, path, metadata)
         except (LedgerError, InvalidPathError) as error:
             log.warning("manifest_undecided", key=key, error=str(error))
             return None
-        return manifest_through(metadata), node.version
 
     async def _ask(self, key: str) -> str:
         """Return the path of a log whose name is too long for a key, from the manifest itself."""
         return (await read_manifest(self._objects, key)).log
 
 
-def _old_in(found: _OfLog, reached: tuple[int, int]) -> list[str]:
+def _old_in(found: Sequence[tuple[str, ManifestKey]], reached: tuple[int, int]) -> list[str]:
     """Return the keys of all manifests but the newest one that is not ahead of the log."""
-    own = [key for key, parsed in found.keys if (parsed.through, parsed.version) <= reached]
+    own = [key for key, parsed in found if (parsed.through, parsed.version) <= reached]
     kept = max(own, default=None)
-    return [key for key, _ in found.keys if key != kept]
+    return [key for key, _ in found if key != kept]

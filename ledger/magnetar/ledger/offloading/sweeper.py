@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import structlog
 
@@ -28,8 +29,9 @@ from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_pins import BackupPins
 from magnetar.ledger.offloading.object_format import ObjectName
 from magnetar.ledger.offloading.object_keys import ObjectKey, parse_key
-from magnetar.ledger.offloading.object_store import ObjectStore
+from magnetar.ledger.offloading.object_store import ObjectStore, StoredObject
 from magnetar.ledger.offloading.offloader import read_footer
+from magnetar.ledger.orphans import times_of_lost_logs
 from magnetar.ledger.ports import Clock
 
 log = structlog.get_logger()
@@ -49,11 +51,21 @@ class SweepCounts:
     pinned: int = 0
     """Objects that a backup names but no log does, and whose grace is over."""
     undecided: int = 0
-    """Objects whose logs could not be read, or are missing without a record of their deletion."""
+    """Objects whose logs could not be read, or which may be of a log that the metadata lost."""
     foreign: int = 0
     """Keys that belong to no ledger."""
     put_off: int = 0
     """Unnamed objects beyond the number that a sweeper remembers: a later pass begins with them."""
+
+
+class _Names(NamedTuple):
+    """The objects that a log names."""
+
+    attempts: set[tuple[int, str]]
+    """By ledger."""
+    lost: range
+    """When there may have been a log of the same path that the metadata store lost, ms since
+    1970."""
 
 
 class Sweeper:
@@ -107,7 +119,7 @@ class Sweeper:
         seen: dict[str, float] = {}
         try:
             async for page in self._objects.list(self._prefix):
-                await self._sweep_page([each.key for each in page], counts, seen, may_delete)
+                await self._sweep_page(page, counts, seen, may_delete)
                 await asyncio.sleep(0)
         except BaseException:
             # Keys that this pass did not reach keep their time.
@@ -118,12 +130,13 @@ class Sweeper:
 
     async def _sweep_page(
         self,
-        keys: Sequence[str],
+        page: Sequence[StoredObject],
         counts: SweepCounts,
         seen: dict[str, float],
         may_delete: Callable[[], bool],
     ) -> None:
-        parsed = [(key, parse_key(key)) for key in keys]
+        written_ms = {each.key: each.written_ms for each in page}
+        parsed = [(each.key, parse_key(each.key)) for each in page]
         counts.foreign += sum(1 for _, found in parsed if found is None)
         ours = [(key, found) for key, found in parsed if found is not None]
         counts.objects += len(ours)
@@ -132,12 +145,15 @@ class Sweeper:
         due: list[str] = []
         for _, group in groupby(ours, key=lambda each: each[1].directory):
             of_log = list(group)
-            named = await self._named(*of_log[0])
-            if named is None:
+            names = await self._names(*of_log[0])
+            if names is None:
                 counts.undecided += len(of_log)
                 continue
             for key, found in of_log:
-                if (found.ledger_id, found.attempt) in named:
+                if (found.ledger_id, found.attempt) in names.attempts:
+                    continue
+                if written_ms[key] in names.lost:
+                    counts.undecided += 1
                     continue
                 counts.unnamed += 1
                 now_s = self._clock.monotonic_s()
@@ -179,37 +195,35 @@ class Sweeper:
         parsed = [(key, found) for key in due if key not in pinned and (found := parse_key(key))]
         for _, group in groupby(parsed, key=lambda each: each[1].directory):
             of_log = list(group)
-            named = await self._named(*of_log[0])
-            if named is not None:
-                left += [key for key, it in of_log if (it.ledger_id, it.attempt) not in named]
+            names = await self._names(*of_log[0])
+            if names is not None:
+                left += [
+                    key for key, it in of_log if (it.ledger_id, it.attempt) not in names.attempts
+                ]
         return left
 
-    async def _named(self, key: str, found: ObjectKey) -> set[tuple[int, str]] | None:
-        """Return the attempts that the log of a key names now, by ledger; None if that cannot be
-        determined."""
+    async def _names(self, key: str, found: ObjectKey) -> _Names | None:
+        """Return what the log of a key names now; None if that cannot be determined."""
+        metadata: LogMetadata | None = None
         try:
             path = found.log if found.log is not None else await self._ask(key, found)
             try:
-                node = await self._store.get(path)
+                metadata = LogMetadata.from_json((await self._store.get(path)).value, path=path)
             except NoNodeError:
                 # A store of one file can lose a node; these objects may then be the only copies.
-                if await self._store.is_gone(path):
-                    return set()
-                raise
+                if not await self._store.is_gone(path):
+                    raise
+            lost = await times_of_lost_logs(self._store, path, metadata)
         except (LedgerError, InvalidPathError) as error:
             log.warning("object_undecided", key=key, error=str(error))
             return None
-        try:
-            metadata = LogMetadata.from_json(node.value, path=path)
-        except LedgerError as error:
-            log.warning("object_undecided", key=key, error=str(error))
-            return None
-        return {
+        attempts = {
             (ledger.ledger_id, attempt)
-            for ledger in metadata.ledgers
+            for ledger in (metadata.ledgers if metadata is not None else ())
             if ledger.object is not None
             for attempt in (ledger.object.attempt, ledger.object.next)
         }
+        return _Names(attempts, lost)
 
     async def _ask(self, key: str, found: ObjectKey) -> str:
         """Return the path of a log whose name is too long for a key, from the object itself."""

@@ -64,6 +64,9 @@ class MemoryNodes:
     async def is_gone(self, path: str) -> bool:
         return path not in self.nodes and path not in self.lost
 
+    async def deleted_ms(self, path: str) -> int | None:
+        return None
+
     async def catch_up(self) -> None:
         """Do nothing: the store is never behind."""
 

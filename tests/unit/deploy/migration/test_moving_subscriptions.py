@@ -146,3 +146,19 @@ async def test_statistics_without_the_subscription_do_not_end_the_reading() -> N
     source = Cluster(backlog=8, ranges_total=2_000, misses=1)
     source.deliveries = [_plain(*range(ENTRIES))]
     assert (await source.state()).acked == ()
+
+
+async def test_entries_that_arrive_while_statistics_are_asked_for_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Cluster(backlog=0, ranges_total=2_000)
+    get = source.get
+
+    async def get_while_entries_arrive(path: str, query: Mapping[str, str] | None = None) -> Any:
+        if not source.deliveries:
+            source.deliveries = [_plain(*range(ENTRIES))]
+            source._deliver()
+        return await get(path, query)
+
+    monkeypatch.setattr(source, "get", get_while_entries_arrive)
+    assert (await source.state()).acked == ()

@@ -1,4 +1,5 @@
 import errno
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -123,6 +124,19 @@ def test_a_full_disk_is_told_and_leaves_what_was_saved_before(directory: StateDi
     (file.parent / "persistent%3A%2F%2Fpublic%2Fdefault%2Fother.runs").symlink_to("/dev/full")
     with pytest.raises(DataDirectoryError, match="No space left on device; free some space"):
         directory.append(other, "2 0 9 0 3 3\n")
+    assert file.read_text() == "1 0 9 0 3 3\n"
+
+
+def test_lines_that_were_written_in_part_are_cut_off_again(directory: StateDirectory) -> None:
+    directory.append(TOPIC, "1 0 9 0 3 3\n")
+    (file,) = (directory.path / "topics").iterdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 5, hard))
+    try:
+        with pytest.raises(DataDirectoryError, match="File too large"):
+            directory.append(TOPIC, "1 3 9 3 1 1\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert file.read_text() == "1 0 9 0 3 3\n"
 
 

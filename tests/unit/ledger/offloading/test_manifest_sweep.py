@@ -1,12 +1,13 @@
 """Of each log the newest manifest stays (`manifest_sweep.py`)."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from magnetar.ledger.errors import ObjectStoreUnavailableError
-from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
 from magnetar.ledger.metadata.store import Versioned
 from magnetar.ledger.offloading.directory_store import DirectoryStore
@@ -121,6 +122,28 @@ async def test_manifests_of_a_log_whose_node_was_lost_stay(tmp_path: Path) -> No
     swept.nodes.lost.add(FLIGHTS)
     assert await swept.sweep_out() == keys
     assert (await swept.sweep()).undecided == 2
+
+
+async def test_manifests_older_than_a_log_that_was_created_anew_stay_unless_the_former_was_deleted(
+    tmp_path: Path,
+) -> None:
+    """The metadata file lost the log, and a client that used it created it again."""
+    swept = Swept(tmp_path)
+    swept.nodes.records_deletions = True
+    created_ms = 5 * 3_600_000
+    node = replace(node_of(9), properties={CREATED_PROPERTY: str(created_ms)})
+    swept.set(FLIGHTS, node, 4)
+    former = [
+        await swept.add(FLIGHTS, 4, 3, created_ms - 2),
+        await swept.add(FLIGHTS, 5, 4, created_ms - 1),
+    ]
+    own = [
+        await swept.add(FLIGHTS, 9, 3, created_ms),
+        await swept.add(FLIGHTS, 9, 4, created_ms + 1),
+    ]
+    assert await swept.sweep_out() == [*former, own[1]]
+    swept.nodes.deleted[FLIGHTS] = created_ms - 1
+    assert await swept.sweep_out() == [own[1]]
 
 
 async def test_a_log_of_the_same_name_loses_the_manifest_of_the_former_one_only(

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from magnetar.ledger.errors import ObjectStoreUnavailableError
-from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectState
 from magnetar.ledger.metadata.store import Versioned
 from magnetar.ledger.offloading.backup_pins import BackupPins
@@ -105,6 +105,34 @@ async def test_objects_of_a_log_whose_node_was_lost_stay_and_those_of_a_deleted_
     world.nodes.lost.clear()
     await world.sweep()
     assert (await world.sweep()).deleted == 3
+
+
+async def test_objects_older_than_a_log_that_was_created_anew_stay_unless_the_former_was_deleted(
+    world: World,
+) -> None:
+    """The metadata file lost the log, and a client that used it created it again."""
+    await world.put(2)
+    written_ms = [each.written_ms async for page in world.files.list("") for each in page]
+    created = {CREATED_PROPERTY: str(max(written_ms) + 1)}
+    world.nodes.nodes["/log"] = Versioned(LogMetadata(properties=created).to_json(), 0)
+    world.nodes.records_deletions = True
+    for deleted_ms in (None, min(written_ms) - 3_600_000):
+        if deleted_ms is not None:  # of a log before the lost one
+            world.nodes.deleted["/log"] = deleted_ms
+        assert await world.sweep() == SweepCounts(objects=2, undecided=2)
+    world.nodes.deleted["/log"] = max(written_ms) + 1
+    assert await world.sweep() == SweepCounts(objects=2, unnamed=2)
+    assert (await world.sweep()).deleted == 2
+
+
+async def test_objects_of_a_log_that_was_lost_after_one_of_that_name_was_deleted_stay(
+    world: World,
+) -> None:
+    await world.put(1)
+    del world.nodes.nodes["/log"]
+    world.nodes.records_deletions = True
+    world.nodes.deleted["/log"] = 1
+    assert await world.sweep() == SweepCounts(objects=1, undecided=1)
 
 
 @pytest.mark.parametrize(("unnamed", "put_off"), [(LIMIT, 0), (LIMIT + 1, 1)])

@@ -33,7 +33,7 @@ from magnetar.ledger.errors import (
     MetadataError,
     NoNodeError,
 )
-from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogMetadata
 from magnetar.ledger.metadata.cell import bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
@@ -404,7 +404,7 @@ class PartitionedTopics:
             BrokerMetadataError
         """
         path = naming.log_path(topic)
-        created = {naming.CREATED_PROPERTY: str(self._clock.wall_ms())}
+        created = {CREATED_PROPERTY: str(self._clock.wall_ms())}
         value = LogMetadata(properties={**(properties or {}), **created}).to_json()
         try:
             return await bytes_cell(self._store, path).create(value)

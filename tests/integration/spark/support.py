@@ -51,7 +51,9 @@ def make_session(master: str, directory: Path, **settings: str) -> SparkSession:
         # Short lives: what the better compiler would gain is not worth its time.
         .config(
             "spark.driver.extraJavaOptions",
-            f"-Dderby.system.home={directory} -XX:TieredStopAtLevel=1",
+            f"-Dderby.system.home={directory} -XX:TieredStopAtLevel=1 "
+            # One JVM runs all tests of a worker: with the usual 48 MB its compiled code gets full.
+            "-XX:ReservedCodeCacheSize=240m",
         )
     )
     for name, value in settings.items():

@@ -153,12 +153,13 @@ MUTATIONS: list[Mutation] = [
         description="a log whose node cannot be read names no object",
         apply=lambda: edited(
             Sweeper,
-            "_named",
+            "_names",
             (
                 "    except (LedgerError, InvalidPathError) as error:\n"
                 '        log.warning("object_undecided", key=key, error=str(error))\n'
                 "        return None\n",
-                "    except (LedgerError, InvalidPathError) as error:\n        return set()\n",
+                "    except (LedgerError, InvalidPathError) as error:\n"
+                "        return _Names(set(), range(0))\n",
             ),
         ),
     ),
@@ -170,7 +171,7 @@ MUTATIONS: list[Mutation] = [
         description="the sweep overlooks the attempt that is to replace an object",
         apply=lambda: edited(
             Sweeper,
-            "_named",
+            "_names",
             ("(ledger.object.attempt, ledger.object.next)", "(ledger.object.attempt,)"),
         ),
     ),

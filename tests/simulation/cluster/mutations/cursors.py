@@ -135,7 +135,7 @@ MUTATIONS: list[Mutation] = [
         apply=lambda: edited(
             CursorSaver,
             "_switch_ledger",
-            ("    await writer.add(data)\n", ""),
+            ("        await writer.add(data)\n", ""),
             (
                 "    self._writer = writer\n",
                 "    await writer.add(data)\n    self._writer = writer\n",

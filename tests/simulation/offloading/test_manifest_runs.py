@@ -20,7 +20,7 @@ def test_a_manifest_names_what_is_there_and_the_newest_stays(seed: int) -> None:
 
 
 def keeping_the_oldest(found: Any, _reached: object) -> Sequence[str]:
-    return [key for key, _ in found.keys[1:]]
+    return [key for key, _ in found[1:]]
 
 
 def keeping_all(_found: object, _reached: object) -> Sequence[str]:

@@ -13,10 +13,10 @@ BookieServiceError                    root; `status` is its code on the wire, `r
 │       └── StorageClosedError        the storage is closed or closing
 ├── LedgerInLimboError                entries of the ledger may be lost here: absence is not known
 ├── IntegrityError                    copies of entries from the other bookies
-│   ├── ReplicasUnavailableError      no other replica could give an entry just now
+│   ├── ReplicasUnavailableError      no other replica could serve an entry at the moment
 │   ├── NoOtherCopyError              every other replica is certain not to have the entry
 │   ├── BeyondEndError                the ledger is closed and ends before the entry
-│   └── OwnAddError                   a fetched entry could not be stored here just now
+│   └── OwnAddError                   storing a fetched entry here failed; retry later
 ├── BadAddError                       the packets of an add do not fit the request or each other
 ├── GarbageError                      garbage collection failed; nothing in use was deleted
 │   ├── ImplausibleListingError       the listing of ledgers is not believed; nothing is deleted

@@ -164,5 +164,5 @@ class LedgerStorage(Protocol):
     until then."""
 
     on_flush_failure: Callable[[BaseException], None]
-    """Called with the error of every failed flush, whoever requested the flush, before its callers
-    get the error. The owner sets it; a no-op until then."""
+    """Called with the error of every failed flush, before the callers of `flush` get the error. The
+    owner sets it; a no-op until then."""

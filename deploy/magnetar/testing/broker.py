@@ -88,7 +88,7 @@ class Broker:
         return "ws" + self.admin_url.removeprefix("http")
 
     def client(self, settings: ClientSettings | None = None) -> Client:
-        """A client of this broker; whoever asks closes it: `async with broker.client() as …`."""
+        """Return a client that the caller closes: `async with broker.client() as …`."""
         return Client(self.service_url, settings)
 
     def new_topic(self, name: str = "topic") -> str:

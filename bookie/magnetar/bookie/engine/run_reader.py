@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     last: int
     bytes_max: int
     is_sequential: bool
-    """Whether the previous entry was read just now, so that a read of the next ones is likely."""
+    """Whether the previous entry was the last one read: a read of the next ones is then likely."""
 
 
 class Loaded(NamedTuple):

@@ -40,8 +40,8 @@ of 100 were acknowledged within 102 ms with parts of 16 MB, and within 44 ms wit
 Smaller parts slow the flush down: next to three busy journals it writes 470 MB/s in parts of 16 MB,
 360 in parts of 2 MB, 290 in parts of 1 MB.
 
-The next part is written into the pages that this one gave back. So never more than one part is
-free; a virtual machine may return free memory to its host, and getting it back is expensive.
+The next part reuses the pages that this part freed. So at most one part is free at a
+time; a virtual machine may return free memory to its host, and getting it back is expensive.
 """
 
 

@@ -20,7 +20,7 @@ class OpenFiles:
         return number in self._files
 
     def get(self, number: int) -> File | None:
-        """Return the open file, and count it as used just now; None if it is not open."""
+        """Return an open file and mark it as the last one used; None if it is not open."""
         file = self._files.get(number)
         if file is not None:
             self._files.move_to_end(number)

@@ -39,7 +39,7 @@ Action = Literal["remove", "compact in a minor run", "compact in a major run", "
 
 @dataclass(frozen=True, slots=True)
 class LedgersPreview:
-    """What a round would do to the ledgers."""
+    """Outcome of a round of garbage collection for the ledgers of a bookie, if it ran now."""
 
     ledger_ids: tuple[int, ...]
     """Ledgers to delete: their metadata is certainly gone."""
@@ -59,7 +59,7 @@ class LedgersPreview:
 
 @dataclass(frozen=True, slots=True)
 class LogPreview:
-    """What a round would do to an entry log."""
+    """Outcome of a round of garbage collection for one entry log, if it ran now."""
 
     log_id: int
     file_bytes: int

@@ -19,7 +19,7 @@ class Restored:
     entries: int = 0
     bytes: int = 0
     missing: list[Range] = field(default_factory=list)
-    """Entries that could not be fetched or stored just now."""
+    """Entries whose fetch or write failed in this attempt; a later one may succeed."""
     lost: list[Range] = field(default_factory=list)
     """Confirmed entries that no other bookie has."""
     is_interrupted: bool = False

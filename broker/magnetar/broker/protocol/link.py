@@ -182,8 +182,8 @@ class Link:
         if self.is_closed:
             return False
         if self.is_paused:
-            # It sent more than could be stored just now: that proves it alive, and its answer could
-            # not be read anyway.
+            # It sent more than can be stored at once, which proves it alive. An answer could not be
+            # read anyway.
             return True
         if self._probe is None:
             loop = asyncio.get_running_loop()

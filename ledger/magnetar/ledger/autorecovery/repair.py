@@ -355,6 +355,6 @@ def _is_swapped(metadata: LedgerMetadata, first_entry_id: int, replaced: dict[st
 
 def _lock_lost(ledger_id: int) -> ReplicationLockLostError:
     return ReplicationLockLostError(
-        f"ledger {ledger_id}: its replication lock was lost with the session; whoever has it now "
-        f"goes on"
+        f"ledger {ledger_id}: its replication lock was lost with the session; the worker that "
+        f"holds it now continues"
     )

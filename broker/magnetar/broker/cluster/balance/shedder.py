@@ -178,7 +178,7 @@ class Shedder:
 
     def _least_of(self, bundle: BundleId, name: str) -> float:
         """Return the least cost of a bundle at broker `name`: its former cost, if it was moved
-        there just now."""
+        there within the grace period."""
         moved = self._moved.get(bundle)
         if moved is None or moved.destination != name:
             return 0.0

@@ -66,7 +66,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now; usually empty."""
+    """Moves and the split that the leader should order now; usually none."""
 
     moves: Sequence[Move] = ()
     split: tuple[str, BundleId] | None = None

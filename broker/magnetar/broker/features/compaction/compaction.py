@@ -257,7 +257,7 @@ class Compaction(Feature):
         except asyncio.CancelledError:
             self._failed("the topic was closed")
             raise
-        except Exception as error:  # noqa: BLE001 - whoever asks is to see that it has ended
+        except Exception as error:  # noqa: BLE001 - callers must see that it has ended
             self._failed(f"{type(error).__name__}: {error}")
             _log.exception("compaction_broke", topic=name)
         else:

@@ -194,7 +194,7 @@ class Offload(BesideTicker):
         except asyncio.CancelledError:
             self._finished(before, "the topic was closed")
             raise
-        except Exception as error:  # noqa: BLE001 - whoever asks is to see that it has ended
+        except Exception as error:  # noqa: BLE001 - callers must see that it has ended
             around.offloader.counts.failures += 1
             self._retry_at_s = around.clock.monotonic_s() + around.settings.offload_retry_s_max
             self.failed_ms = around.clock.wall_ms()

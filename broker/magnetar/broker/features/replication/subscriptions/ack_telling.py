@@ -1,8 +1,8 @@
 """Acknowledgements of one subscription that other clusters know, and the new ones. Pure.
 
-Only a subscription with holes is told of in this way: without holes, updates say everything.
-Acknowledgements that an update has told, or that other clusters have told, are not told. The rest
-is told once, in parts of bounded size, and again to a cluster that connects anew.
+Only subscriptions with holes need these messages: without holes, an update contains everything.
+Acknowledgements that an update contained, or that another cluster sent, are left out. The rest is
+sent once, in parts of bounded size, and again to a cluster that reconnects.
 
 Source: geo-replication sheet, section 18.8.
 """

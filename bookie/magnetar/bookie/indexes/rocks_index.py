@@ -265,12 +265,12 @@ class RocksIndex:
                     if move.target is None and not is_within:
                         continue  # another move covers the rest of the record
                     moved.add(ledger_id)
-                    if move.target is None or first != record.first:
-                        writer.delete_record(ledger_id, record)
+                    new: IndexRecord | None = None
                     if move.target is not None:
                         # Cut to the ids of the copy: a wider record would not be fully covered when
                         # newer runs overlay all of these ids, and its rest would outlive the copy.
-                        writer.put_record(ledger_id, IndexRecord(first, last, move.target))
+                        new = IndexRecord(first, last, move.target)
+                    writer.replace_record(ledger_id, record, new)
         return moved
 
     def _reopen(self) -> None:
@@ -343,12 +343,12 @@ class _BatchWriter:
             self._batch.append(Put(encode_state_key(ledger_id), encode_state(state)))
         self._bound()
 
-    def put_record(self, ledger_id: int, record: IndexRecord) -> None:
-        self._put(ledger_id, record)
-        self._bound()
-
-    def delete_record(self, ledger_id: int, record: IndexRecord) -> None:
-        self._batch.append(Delete(encode_run_key(ledger_id, record.first)))
+    def replace_record(self, ledger_id: int, old: IndexRecord, new: IndexRecord | None) -> None:
+        # In one batch: between two of them, no record would name the entries.
+        if new is None or new.first != old.first:
+            self._batch.append(Delete(encode_run_key(ledger_id, old.first)))
+        if new is not None:
+            self._put(ledger_id, new)
         self._bound()
 
     def put_state(self, ledger_id: int, state: LedgerState) -> None:

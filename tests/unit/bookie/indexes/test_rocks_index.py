@@ -10,9 +10,10 @@ import pytest
 from magnetar.bookie.engine.entry_storage import EntryStorage
 from magnetar.bookie.entry_logs.entry_log import RunLocation
 from magnetar.bookie.errors import StorageCorruptError, StorageIOError
+from magnetar.bookie.indexes import rocks_index
 from magnetar.bookie.indexes.index_mark import IndexMark
 from magnetar.bookie.indexes.key_value import Operation, Put
-from magnetar.bookie.indexes.location_index import IndexChanges, NewRun
+from magnetar.bookie.indexes.location_index import IndexChanges, NewRun, RunMove
 from magnetar.bookie.indexes.rocks_index import RocksIndex
 from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.deploy.explain import explain
@@ -265,6 +266,34 @@ def test_a_crash_during_a_commit_leaves_no_ledger_with_entries_and_without_a_sta
     states = dict.fromkeys(range(ledgers + 5), STATE)
     index.commit(IndexChanges(last_log_id=1, runs=runs, states=states))
     assert len(index.states()) == ledgers + 5
+    index.close()
+
+
+def test_a_moved_record_is_replaced_in_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two batches a crash may come. The finished compaction would find no record to move,
+    and delete the log that has the entry."""
+    monkeypatch.setattr(rocks_index, "_BATCH_OPERATIONS", 1)
+    index = _open(tmp_path)
+    source = RunLocation(1, 64, 50, 3, True)
+    run = NewRun(source, [(0, 0), (10, 10), (20, 20)], 0, 20)
+    index.commit(IndexChanges(last_log_id=1, runs={7: [run]}, states={7: STATE}))
+    _commit(index, 7, 0, 0)  # its record begins behind this entry now, in a gap of the run
+    target = RunLocation(2, 64, 50, 2, True)
+    found: list[RunLocation | None] = []
+    write = index._store.write
+
+    def write_then_look(batch: Sequence[Operation]) -> None:
+        write(batch)
+        record = index.find(7, 10)
+        found.append(record and record.location)
+
+    index._store.write = write_then_look  # type: ignore[method-assign]
+    move = RunMove(7, 10, 20, source, target)
+    assert index.commit(IndexChanges(last_log_id=2, moves=[move])) == {7}
+    assert None not in found
+    assert found[-1] == target
     index.close()
 
 

@@ -411,7 +411,7 @@ class TopicOpener:
             clock=self._clock,
             random=self._random,
             may_own=topic.tenure.holds,
-            part_bytes_max=settings.transaction_snapshot_bytes_max,
+            part_bytes_max=settings.transaction_part_bytes_max,
         )
 
     async def open_cursor(

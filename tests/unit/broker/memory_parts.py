@@ -199,7 +199,11 @@ class MemoryTransactionLog(MemoryLog):
 
 
 def memory_transactions(
-    topic: Topic, beside: MemoryTransactionLog, clock: Clock, *cursors: str
+    topic: Topic,
+    beside: MemoryTransactionLog,
+    clock: Clock,
+    *cursors: str,
+    settings: BrokerSettings | None = None,
 ) -> TopicTransactions:
     """The transactions of a topic whose stored cursors have these names."""
 
@@ -209,7 +213,8 @@ def memory_transactions(
     async def cursor_names() -> Sequence[str]:
         return cursors
 
-    return TopicTransactions(topic, open_log, BrokerSettings(), clock, cursor_names=cursor_names)
+    settings = settings or BrokerSettings()
+    return TopicTransactions(topic, open_log, settings, clock, cursor_names=cursor_names)
 
 
 def feature_of(topic: Topic, kind: type[F]) -> F:
@@ -321,7 +326,7 @@ class MemoryTopics:
         features: list[Feature] = [DelayedDelivery(topic, buckets, settings, self.clock)]
         if self.has_transactions:
             beside = self.transaction_logs.setdefault(name, MemoryTransactionLog(100))
-            features.append(memory_transactions(topic, beside, self.clock))
+            features.append(memory_transactions(topic, beside, self.clock, settings=settings))
         replicated = self._replicated_subscriptions_of(topic)
         features.append(self._receiving_of(topic, replicated))
         features.append(self._deduplication_of(topic))
@@ -404,6 +409,10 @@ class MemoryTopics:
             begun=topic.line.update,
             markers=replicated,
         )
+
+    def unload(self) -> None:
+        """As after a crash: the next request loads a topic again."""
+        self._topics.clear()
 
     def apply_policies(self) -> None:
         """The policies of the tests count for the loaded topics from now on."""

@@ -259,8 +259,8 @@ class Feature:
         """Return the feature's backlogs, each with one of its durable cursors."""
         return ()
 
-    async def before_trim(self) -> None:
-        """Store what only the oldest ledgers can tell, before they are trimmed.
+    async def before_trim(self, before: Position, /) -> None:
+        """Store what only the ledgers before `before` can tell: they are about to be trimmed.
 
         Raises:
             LedgerError: it is not stored; no ledger may be trimmed.

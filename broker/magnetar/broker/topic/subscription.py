@@ -662,9 +662,9 @@ class Subscription:
                         self.disconnect(closing)
                 async with self._gate.placing():
                     position, words = await find()
+                    self.placed(position)  # first: the reset saves it with the position
                     await self.cursor.reset(position, words)
                     self._mark = self.cursor.mark_delete  # set, not advanced
-                    self.placed(position)
             except CursorError as error:
                 raise UnknownFailureError(f"the new position is not stored: {error}") from error
             finally:

@@ -145,7 +145,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                         await self._open(subscription, open_cursor)
                     except CursorError as error:
                         raise self._not_joined(subscription, error) from error
-                    if is_new and consumer.start is not None:
+                    if is_new and not is_durable and consumer.start is not None:
+                        # A durable cursor is created with its place.
                         subscription.placed(consumer.start)
                     # Others have joined other subscriptions while the cursor was opened.
                     await subscription.join(consumer, partial(self._check_consumers, subscription))

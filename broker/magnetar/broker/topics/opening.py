@@ -367,7 +367,6 @@ class TopicOpener:
                 self.open_cursor, topic, log, name, EARLIEST, position_properties=properties
             )
             await topic.subscriptions.ensure(name, open_cursor)
-            topic.subscriptions[name].placed(EARLIEST)
 
         return ReplicatedSubscriptions(
             topic,
@@ -412,7 +411,7 @@ class TopicOpener:
             clock=self._clock,
             random=self._random,
             may_own=topic.tenure.holds,
-            part_bytes_max=settings.transaction_snapshot_bytes_max,
+            part_bytes_max=settings.transaction_part_bytes_max,
         )
 
     async def open_cursor(
@@ -426,12 +425,17 @@ class TopicOpener:
     ) -> Cursor:
         """Open the durable cursor of a subscription; with `initial`, create it if need be.
 
+        A new one has its place in the compacted ledger, too.
+
         Raises:
             CursorError
             ServiceNotReadyError: it is new, and its segment is being sealed; a retry helps.
         """
         is_new = initial is not None and not naming.is_internal_cursor(subscription)
         sealing = topic.find(SegmentSealing) if is_new else None
+        compacting = topic.find(Compaction) if is_new else None
+        if compacting is not None and initial is not None:
+            position_properties = {**(position_properties or {}), **compacting.place_of(initial)}
         async with sealing.placing() if sealing is not None else nullcontext():
             cursor = await Cursor.open(
                 log,

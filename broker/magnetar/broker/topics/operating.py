@@ -101,7 +101,6 @@ async def create_subscription(
         topics.open_cursor, topic, topics.log_of(topic), name, first, dict(properties)
     )
     await topic.subscriptions.ensure(name, open_cursor)
-    subscription_of(topic, name).placed(first)
     if words:
         await reset(subscription_of(topic, name), first, words)
 

@@ -20,7 +20,7 @@ from magnetar.broker.features.transactions.errors import (
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.topic_log import Record
 from magnetar.broker.topic import Topic
-from magnetar.ledger.errors import LedgerWriteError, LogFencedError
+from magnetar.ledger.errors import LedgerWriteError, LogFencedError, MessageTooLargeError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import Position
 from magnetar.ledger.system import SystemClock
@@ -74,14 +74,14 @@ class Place:
         return not self.is_closed
 
     def append(self, record: Record) -> None:
-        (payload,) = record.payloads
-        if self.is_closed or self._dies_before(payload):
-            self.is_closed = True
-            record.on_failed(LogFencedError("the owner is dead"))
-            return
-        self.log.entries.append(payload)
-        loop = asyncio.get_running_loop()
-        loop.call_soon(record.on_appended, 1, len(self.log.entries) - 1)
+        first = len(self.log.entries)
+        for payload in record.payloads:
+            if self.is_closed or self._dies_before(payload):
+                self.is_closed = True
+                record.on_failed(LogFencedError("the owner is dead"))
+                return
+            self.log.entries.append(payload)
+        asyncio.get_running_loop().call_soon(record.on_appended, 1, first)
 
     def reload(self, reason: str) -> None:
         self.reloads.append(reason)
@@ -312,7 +312,7 @@ async def test_records_before_a_snapshot_are_not_needed() -> None:
     await first.end(done, commits=True)
     txn = await first.begin(10_000)
     await first.join(txn, ["a"])
-    cast(Any, first)._append_text(first.state.snapshot_text())
+    cast(Any, first)._append_snapshot()
     await asyncio.sleep(0)
     first.close()
     # As after a trim: the records that began the transaction are gone, one that joined is not.
@@ -378,6 +378,80 @@ async def test_a_snapshot_that_is_not_stored_is_not_tried_with_each_record() -> 
         await settle()
     assert log.rotations == 1
     coordinator.close()
+
+
+SMALL_ENTRIES = SETTINGS.model_copy(
+    update={
+        "transaction_log_records": 7,
+        "message_bytes_max": 1024,
+        "transaction_snapshot_bytes_max": 2048,
+    }
+)
+
+
+class Narrow(Place):
+    """Takes no entry above the bound, as a log does."""
+
+    def append(self, record: Record) -> None:
+        if max(map(len, record.payloads)) > SMALL_ENTRIES.message_bytes_max:
+            record.on_failed(MessageTooLargeError("the entry is too large"))
+        else:
+            super().append(record)
+
+
+def narrow_owner(place: Place) -> Coordinator:
+    return Coordinator(2, cast(Topic, place), Told(), SMALL_ENTRIES, HandClock())
+
+
+async def fill(coordinator: Coordinator) -> None:
+    """Write 7 records, and a snapshot that does not fit into an entry."""
+    for number in range(3):
+        txn = await coordinator.begin(10_000)
+        await coordinator.join(txn, [f'"{number}" {at}'.ljust(100, '"') for at in range(3)])
+    await coordinator.begin(10_000)
+    await until(lambda: coordinator._compacting is None)
+
+
+async def test_a_snapshot_that_does_not_fit_into_an_entry_is_stored_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator_module, "_SNAPSHOT_RETRY_S", 0.0)
+    log = Rotating()
+    first = narrow_owner(Narrow(log))
+    await fill(first)
+    assert first._records == 0
+    kinds = [json.loads(each)["kind"] for each in log.entries]
+    assert kinds[7:] == ["part"] * (len(kinds) - 7)
+    del log.entries[:7]  # as a trim does
+    second = await owner(log, Told())
+    assert second.state.snapshot_text() == first.state.snapshot_text()
+    first.close()
+    second.close()
+
+
+async def test_a_snapshot_that_fits_into_an_entry_is_one_that_older_releases_read() -> None:
+    log = Rotating()
+    place = Narrow(log)
+    settings = SMALL_ENTRIES.model_copy(update={"transaction_log_records": 2})
+    coordinator = Coordinator(2, cast(Topic, place), Told(), settings, HandClock())
+    await coordinator.begin(10_000)
+    await coordinator.begin(10_000)
+    await until(lambda: coordinator._compacting is None)
+    assert json.loads(log.entries[-1])["kind"] == "snapshot"
+    coordinator.close()
+
+
+async def test_a_snapshot_of_which_only_some_parts_are_stored_counts_for_nothing() -> None:
+    log = Rotating()
+    first = narrow_owner(Place(log, lambda payload: b'"at": 1' in payload))
+    with pytest.raises(CoordinatorNotFoundError):
+        await fill(first)
+    assert len(log.entries) == 8
+    assert json.loads(log.entries[-1])["at"] == 0
+    second = await owner(log, Told())
+    assert second.state.snapshot_text() == first.state.snapshot_text()
+    first.close()
+    second.close()
 
 
 async def ended(coordinator: Coordinator) -> None:

@@ -2,24 +2,28 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from magnetar.broker.base.errors import BrokerPersistenceError, ServiceNotReadyError
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.retention import trimming
+from magnetar.broker.features.transactions.buffer_state import BufferState
 from magnetar.broker.features.transactions.errors import InvalidTransactionStatusError
 from magnetar.broker.features.transactions.ids import TransactionId
 from magnetar.broker.features.transactions.pending_acks import Ack
-from magnetar.broker.features.transactions.topic_transactions import transactions_of
+from magnetar.broker.features.transactions.topic_transactions import state_of, transactions_of
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.exclusive import ExclusiveDispatcher
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topic.tail_cache import TailCache, TailCachePool
 from magnetar.cursors import CursorUnavailableError, NonDurableCursor
+from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import EARLIEST, Position
-from magnetar.sdk.wire import MessageMetadata, encode_payload, parse_topic_name
+from magnetar.sdk.wire import BaseCommand, MessageMetadata, encode_payload, parse_topic_name
+from tests.unit.broker.harness import Harness, consuming, entry, position_in, send_frame
 from tests.unit.broker.memory_log import ManualClock, MemoryLog
 from tests.unit.broker.memory_parts import (
     MemoryTransactionLog,
@@ -65,6 +69,13 @@ class Owners:
         await transactions.enable()
         return topic
 
+    def publish(self, topic: Topic, *txns: TransactionId | None) -> None:
+        """Store a message of each transaction, and have it noted."""
+        for txn in txns:
+            self.log.store(message(txn))
+            if txn is not None:
+                buffer_of(topic).on_entry(txn, self.log.last_confirmed)
+
     async def beside_a_snapshot(self, topic: Topic, work: Coroutine[object, object, None]) -> None:
         """Have a snapshot taken while what `work` has appended is on its way."""
         self.beside.is_immediate = False
@@ -84,6 +95,12 @@ def message(txn: TransactionId | None) -> bytes:
     if txn is not None:
         metadata.txnid_most_bits, metadata.txnid_least_bits = txn
     return encode_payload(metadata.SerializeToString(), b"x")
+
+
+def buffer_of(topic: Topic) -> BufferState:
+    found = state_of(topic)
+    assert found is not None
+    return found
 
 
 async def subscribe(topic: Topic, name: str) -> Subscription:
@@ -221,3 +238,143 @@ async def test_a_subscription_that_is_being_deleted_takes_no_acknowledgements() 
     owners.beside.confirm()
     await deletion
     assert transactions_of(topic).acks.pending == {}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_transaction_whose_marker_was_trimmed_hides_nothing_from_the_next_owner(
+    commits: bool,
+) -> None:
+    """As an owner leaves it that trims without a snapshot: the last one has it open."""
+    owners = Owners()
+    topic = await owners.load()
+    owners.publish(topic, ONE)
+    await transactions_of(topic).write_snapshot()
+    await transactions_of(topic).buffer.end(ONE, commits=commits, low_watermark=-1)
+    owners.log.roll(8)
+    owners.log.store(message(None))
+    owners.log.trim()
+    assert (await owners.load()).visibility.last == Position(8, 0)
+
+
+async def test_an_open_transaction_hides_what_is_left_of_it_after_a_trim() -> None:
+    """One has a message in the ledger that goes, and one behind it; the other has none left."""
+    owners = Owners()
+    topic = await owners.load()
+    owners.publish(topic, ONE, OTHER)
+    await transactions_of(topic).write_snapshot()
+    owners.log.roll(8)
+    owners.publish(topic, None, ONE, None)
+    owners.log.trim()
+    topic = await owners.load()
+    assert topic.visibility.last == Position(8, 0)
+    owners.publish(topic, OTHER)
+    await transactions_of(topic).buffer.end(ONE, commits=False, low_watermark=-1)
+    assert topic.visibility.last == Position(8, 2)
+    assert Position(8, 1) in buffer_of(topic).aborted
+    await transactions_of(topic).buffer.end(OTHER, commits=True, low_watermark=-1)
+    assert topic.visibility.last == topic.log.last_confirmed
+
+
+async def test_an_acknowledgement_is_held_though_its_transaction_has_no_message_left() -> None:
+    owners = Owners()
+    topic = await owners.load("s")
+    owners.publish(topic, ONE)
+    owners.log.roll(8)
+    owners.publish(topic, None)
+    await acknowledge(topic, ONE, Position(8, 0))
+    await transactions_of(topic).write_snapshot()
+    owners.log.trim()
+    topic = await owners.load("s")
+    assert is_held(topic, Position(8, 0))
+    await end(topic, ONE, commits=True)
+    assert topic.subscriptions["s"].cursor.is_acked(Position(8, 0))
+
+
+async def test_what_ended_in_a_trimmed_ledger_is_known_to_the_next_owner() -> None:
+    """A late message of such a transaction would otherwise hide all that follows it."""
+    owners = Owners()
+    topic = await owners.load()
+    owners.publish(topic, ONE)
+    await transactions_of(topic).buffer.end(ONE, commits=True, low_watermark=-1)
+    owners.log.roll(8)
+    owners.log.store(message(None))
+    assert await trimming.trim(topic) == 1
+    assert ONE in buffer_of(await owners.load()).ended
+
+
+async def test_no_snapshot_is_written_for_a_trim_of_what_the_last_one_covers() -> None:
+    owners = Owners()
+    topic = await owners.load()
+    owners.publish(topic, ONE)
+    await transactions_of(topic).buffer.end(ONE, commits=True, low_watermark=-1)
+    await transactions_of(topic).write_snapshot()
+    before = owners.beside.last_confirmed
+    owners.log.roll(8)
+    owners.log.store(message(None))
+    assert await trimming.trim(topic) == 1
+    assert owners.beside.last_confirmed == before
+
+
+async def test_ledgers_stay_while_the_ends_in_them_cannot_be_stored() -> None:
+    owners = Owners()
+    topic = await owners.load()
+    owners.publish(topic, ONE)
+    await transactions_of(topic).buffer.end(ONE, commits=True, low_watermark=-1)
+    owners.log.roll(8)
+    owners.log.store(message(None))
+    owners.beside.is_immediate = False
+    trim = asyncio.ensure_future(trimming.trim(topic))
+    await settle()
+    owners.beside.fail(LogUnavailableError("no bookies"))
+    with pytest.raises(LogUnavailableError):
+        await trim
+    assert list(owners.log.entries) == [7, 8]
+
+
+async def test_a_trim_waits_for_a_snapshot_that_is_being_written() -> None:
+    owners = Owners()
+    topic = await owners.load()
+    owners.beside.is_immediate = False
+    snapshot = asyncio.ensure_future(transactions_of(topic).write_snapshot())
+    await settle()
+    owners.publish(topic, ONE)
+    await transactions_of(topic).buffer.end(ONE, commits=True, low_watermark=-1)
+    owners.log.roll(8)
+    owners.log.store(message(None))
+    trim = asyncio.ensure_future(trimming.trim(topic))
+    await settle()
+    owners.beside.confirm()  # of a snapshot from before the end
+    owners.beside.is_immediate = True
+    await asyncio.gather(snapshot, trim)
+    assert list(owners.log.entries) == [8]
+    assert ONE in buffer_of(await owners.load()).ended
+
+
+async def test_a_subscriber_gets_what_a_snapshot_a_trim_and_a_reload_leave() -> None:
+    harness = Harness(transaction_snapshot_entries=1)
+    harness.topics.has_transactions = True
+    producer = harness.client()
+    await producer.produce(producer_name="p", txn_enabled=True)
+    ids: dict[str, Any] = {"txnid_most_bits": ONE.most, "txnid_least_bits": ONE.least}
+    producer.send_bytes(send_frame(0, 0, payload=entry(b"in it", **ids), **ids))
+    await producer.next(BaseCommand.SEND_RECEIPT)
+    transactions = transactions_of(harness.topic)
+    await maybe(transactions.look())
+    assert transactions.log is not None
+    assert len(await transactions.log.read()) == 1, "a snapshot, which has it open"
+    await transactions.buffer.end(ONE, commits=True, low_watermark=-1)
+    await harness.log.rotate()
+    producer.publish(1)
+    await producer.next(BaseCommand.SEND_RECEIPT)
+    await maybe(trimming.look_at(harness.topic))
+    assert harness.log.first_position() == Position(8, 0)
+    harness.topics.unload()
+    consumer = await consuming(harness)
+    ((found, _),) = await consumer.messages(1)
+    assert position_in(found) == Position(8, 0)
+
+
+async def maybe(work: Coroutine[object, object, None] | None) -> None:
+    """Do what is due."""
+    if work is not None:
+        await work

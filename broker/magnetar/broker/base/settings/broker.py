@@ -1150,7 +1150,8 @@ class BrokerSettings(
         default=_MIB,
         ge=1024,
         le=4 * _MIB,
-        description="Bytes of one part of a topic's transaction snapshot.",
+        description="Bytes of one part of a snapshot of transactions, of a topic or a coordinator; "
+        "at most message_bytes_max.",
     )
 
     # ---- WebSocket sessions
@@ -1332,6 +1333,11 @@ class BrokerSettings(
         description="Traced messages of one subscription that wait for dispatch or "
         "acknowledgement; above it the oldest traces end.",
     )
+
+    @property
+    def transaction_part_bytes_max(self) -> int:
+        """Bytes of one part of a snapshot of transactions: an entry takes the largest message."""
+        return min(self.transaction_snapshot_bytes_max, self.message_bytes_max)
 
     @property
     def has_authentication(self) -> bool:

@@ -47,7 +47,7 @@ from magnetar.broker.features.compaction.passes import (
 )
 from magnetar.broker.topic import Feature, Topic, TopicPort, Work
 from magnetar.broker.topic.dispatch.base import DispatchContext
-from magnetar.broker.topic.dispatch.compacted import EarlyPlace
+from magnetar.broker.topic.dispatch.compacted import EarlyPlace, early_place, place_properties
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.cursors import Cursor, CursorError
 from magnetar.ledger.errors import LedgerError, NoSuchLedgerError
@@ -238,6 +238,10 @@ class Compaction(Feature):
         """Let a subscription that is being opened read the compacted ledger."""
         first = self._log.first_position
         return replace(context, early=EarlyPlace(lambda: self.compacted, first, context.cursor))
+
+    def place_of(self, first: Position) -> Mapping[str, int]:
+        """Return the position properties of a new cursor at `first`, which may be trimmed."""
+        return place_properties(early_place(self.compacted, self._log.first_position(), first))
 
     def close(self) -> None:
         """Cancel a running compaction: the topic is closed."""

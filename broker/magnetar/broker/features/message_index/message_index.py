@@ -128,7 +128,7 @@ class MessageIndex(Feature):
     async def _note(self, record: IndexRecord) -> None:
         await self._topic.log.update_properties({PROPERTY: record.encode()})
 
-    async def before_trim(self) -> None:
+    async def before_trim(self, _before: Position) -> None:
         """Record the next index: trimming may delete the last entry that tells it."""
         record = IndexRecord(self._next, is_written=True)
         if self._is_on and record != record_in(self._topic.log.properties):

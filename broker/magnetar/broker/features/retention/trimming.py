@@ -104,7 +104,7 @@ async def trim(topic: Topic, *, truncates: bool = False) -> int:
             cursors: list[Cursor] = topic.durable_cursors()
             await asyncio.gather(*(cursor.leave(before) for cursor in cursors))
             for feature in topic.features:
-                await feature.before_trim()
+                await feature.before_trim(before)
             if topic.tenure.holds():
                 removed = await topic.log.unlist(before)
     if removed:

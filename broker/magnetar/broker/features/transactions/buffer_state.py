@@ -140,6 +140,19 @@ class BufferState:
         """Forget aborted entries of ledgers before `first`, the log's first position."""
         self.aborted.discard_ledgers_before(first.ledger_id)
 
+    def forget_trimmed_messages(self, first: Position) -> None:
+        """Forget messages of a loaded snapshot in ledgers before `first`, the log's first position,
+        and with them the transactions that have no others.
+
+        The end of a transaction follows its messages. If all of these are trimmed, the end may be
+        trimmed, too, and a replay of the log does not find it: the transaction would hide the whole
+        log. If it is open after all, it hides nothing until its next message, which is noted again.
+        """
+        for txn, found in list(self.open.items()):
+            found.positions.discard_ledgers_before(first.ledger_id)
+            if not found.positions:
+                del self.open[txn]
+
     def dump(self) -> dict[str, Any]:
         """Return the state as JSON."""
         return {

@@ -30,6 +30,7 @@ from magnetar.broker.features.transactions.coordinator_state import (
 )
 from magnetar.broker.features.transactions.errors import CoordinatorNotFoundError
 from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.snapshot_parts import SnapshotParts, encode_parts
 from magnetar.broker.features.transactions.topic_log import Record
 from magnetar.broker.topic import Feature, TopicPort
 from magnetar.ledger.errors import LedgerError
@@ -124,6 +125,7 @@ class Coordinator(Feature):
         log = self._topic.log
         position = log.first_position()
         records: list[Stored] = []
+        parts = SnapshotParts()
         while position <= log.last_confirmed:
             first, entries = await log.read_range(
                 position, entries_max=_READ_ENTRIES, bytes_max=_READ_BYTES
@@ -131,7 +133,9 @@ class Coordinator(Feature):
             if not entries:
                 break
             for entry in entries:
-                record = json.loads(entry)
+                record = parts.join(json.loads(entry))
+                if record is None:
+                    continue
                 if record["kind"] == "snapshot":
                     # A snapshot contains all that precedes it. The log may have only a part of
                     # that: the records appended to the snapshot's own ledger while the snapshot was
@@ -374,12 +378,20 @@ class Coordinator(Feature):
             if at % _RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
-    def _append(self, record: Stored) -> "asyncio.Future[Position]":
-        return self._append_text(json.dumps(record))
+    def _append_snapshot(self) -> "asyncio.Future[Position]":
+        text = self.state.snapshot_text()
+        settings = self._settings
+        # An entry takes the largest message. Older releases know only snapshots of one entry.
+        if len(text) <= settings.message_bytes_max:
+            return self._append_all([text.encode()])
+        return self._append_all(encode_parts(text, bytes_max=settings.transaction_part_bytes_max))
 
-    def _append_text(self, text: str) -> "asyncio.Future[Position]":
-        appended = Record([text.encode()])
-        self.counters.appended += 1
+    def _append(self, record: Stored) -> "asyncio.Future[Position]":
+        return self._append_all([json.dumps(record).encode()])
+
+    def _append_all(self, payloads: Sequence[bytes]) -> "asyncio.Future[Position]":
+        appended = Record(payloads)
+        self.counters.appended += len(payloads)
         self._topic.append(appended)
         return appended.done
 
@@ -406,7 +418,7 @@ class Coordinator(Feature):
             await log.rotate()
             await self._prepare_snapshot()
             covered = self._records
-            position = await asyncio.shield(self._append_text(self.state.snapshot_text()))
+            position = await asyncio.shield(self._append_snapshot())
             self._records -= covered
             await log.unlist(position)
             await log.delete_unlisted()

@@ -20,6 +20,7 @@ import structlog
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import BrokerPersistenceError
+from magnetar.broker.features.transactions.snapshot_parts import SnapshotParts, encode_parts
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import ManagedLog
@@ -164,15 +165,9 @@ class TopicTransactionLog:
             LedgerError: the snapshot may not be written; what was there before still counts.
         """
         await self._log.rotate()
-        snapshot = json.dumps(take()).encode()
-        size = self._part_bytes_max
-        parts = [snapshot[at : at + size] for at in range(0, len(snapshot), size)]
+        snapshot = json.dumps(take())
         covered = self.records
-        payloads = [
-            json.dumps({"kind": "part", "at": at, "of": len(parts), "text": part.decode()}).encode()
-            for at, part in enumerate(parts)
-        ]
-        first = Record(payloads)
+        first = Record(encode_parts(snapshot, bytes_max=self._part_bytes_max))
         self._log.append(first)
         position = await first.done
         self.records -= covered
@@ -187,7 +182,7 @@ class TopicTransactionLog:
             LedgerError: not all of them can be read now.
         """
         records: list[Stored] = []
-        parts: list[str] = []
+        parts = SnapshotParts()
         log = self._log
         position = log.first_position()
         while position <= log.last_confirmed:
@@ -197,18 +192,12 @@ class TopicTransactionLog:
             if not entries:
                 break
             for entry in entries:
-                record = json.loads(entry)
-                if record["kind"] != "part":
-                    records.append(record)
+                record = parts.join(json.loads(entry))
+                if record is None:
                     continue
-                # A snapshot may be stored only up to some part. The next one begins again with part
-                # 0.
-                parts = (
-                    [*parts[: record["at"]], record["text"]] if record["at"] else [record["text"]]
-                )
-                if len(parts) == record["of"]:
-                    records = [json.loads("".join(parts))]
-                    parts = []
+                if record["kind"] == "snapshot":
+                    records.clear()
+                records.append(record)
             last = Position(first.ledger_id, first.entry_id + len(entries) - 1)
             position = log.next_position(last)
         self.records = len(records)

@@ -3,7 +3,7 @@
 A topic without any costs one look at a property when it is loaded. State that the topic's log
 cannot give lies in a log beside it (`topic_log.py`), created with the first transaction. The state
 is that log's last snapshot, the records behind it, and the entries of the topic's own log behind
-the position in the snapshot.
+the position in the snapshot. So the topic's log is not trimmed beyond that position.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from magnetar.broker.topic.dispatch.base import DispatchContext
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
-from magnetar.ledger.position import Position
+from magnetar.ledger.position import EARLIEST, Position
 
 _log = structlog.get_logger()
 
@@ -68,9 +68,12 @@ class TopicTransactions(Feature):
             topic, self, pending_acks_max=settings.transaction_pending_acks_max
         )
         self._enabling: asyncio.Task[None] | None = None
-        self._is_writing = False
+        self._writing = asyncio.Lock()
+        """Held while a snapshot is being written."""
         self._entries_known = 0
         """Entries of the topic, by the publish line's count, that the last snapshot includes."""
+        self._through = EARLIEST
+        """Last entry of the topic's log that the last snapshot includes."""
 
     @property
     def is_enabled(self) -> bool:
@@ -153,13 +156,14 @@ class TopicTransactions(Feature):
         try:
             # Entries in the log by now belong to no transaction, nor do pending appends: no message
             # of a transaction is appended before this is done.
-            await topic.log.update_properties(property_of(topic.log.last_confirmed))
+            since = topic.log.last_confirmed
+            await topic.log.update_properties(property_of(since))
             if topic.is_closed:
                 raise ServiceNotReadyError(f"{topic.name} is closing")
         except BaseException:
             await log.close()
             raise
-        self._start(log, BufferState())
+        self._start(log, BufferState(), since)
         _log.info("transactions_enabled", topic=str(topic.name))
 
     def _enabled(self, task: "asyncio.Task[None]") -> None:
@@ -167,8 +171,9 @@ class TopicTransactions(Feature):
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("transactions_not_enabled", topic=str(self._topic.name), error=str(error))
 
-    def _start(self, log: TopicTransactionLog, state: BufferState) -> None:
+    def _start(self, log: TopicTransactionLog, state: BufferState, through: Position) -> None:
         topic = self._topic
+        self._through = through
         state.ended_before = (state.committed_count, state.aborted_count)
         self.log = log
         log.on_fenced(lambda: topic.reload("another broker has its transactions"))
@@ -204,11 +209,12 @@ class TopicTransactions(Feature):
                     state.on_end(txn, is_committed=record["commits"])
                 else:
                     self.acks.apply(record)
+            state.forget_trimmed_messages(topic.log.first_position())
             entries = await self._replay(state, through)
         except BaseException:
             await log.close()
             raise
-        self._start(log, state)
+        self._start(log, state, through)
         self._entries_known = -entries
         _log.info(
             "transactions_restored",
@@ -252,7 +258,7 @@ class TopicTransactions(Feature):
 
     def look(self) -> Work | None:
         """Return the work of writing a snapshot, if one is due."""
-        if self.log is None or self._is_writing or self._topic.is_closed:
+        if self.log is None or self._writing.locked() or self._topic.is_closed:
             return None
         behind = self._topic.line.entries_in - self._entries_known
         settings = self._settings
@@ -265,19 +271,34 @@ class TopicTransactions(Feature):
 
     async def write_snapshot(self) -> None:
         """Write a snapshot; a failed one is repeated later."""
-        if self.log is None or self._is_writing:
+        if self.log is None or self._writing.locked():
             return
-        self._is_writing = True
-        known, is_written = self._entries_known, False
+        async with self._writing:
+            try:
+                await self._write(self.log)
+            except LedgerError as error:
+                topic = str(self._topic.name)
+                _log.warning("transactions_not_written", topic=topic, error=str(error))
+
+    async def before_trim(self, before: Position) -> None:
+        """Write a snapshot unless the last one includes all that is trimmed.
+
+        Otherwise the next owner would not know the transactions that ended there, and would take
+        their late messages.
+        """
+        if self.log is None:
+            return
+        async with self._writing:
+            if self._topic.log.next_position(self._through) < before:
+                await self._write(self.log)
+
+    async def _write(self, log: TopicTransactionLog) -> None:
+        before = self._entries_known, self._through
         try:
-            await self.log.write_snapshot(self._take)
-            is_written = True
-        except LedgerError as error:
-            _log.warning("transactions_not_written", topic=str(self._topic.name), error=str(error))
-        finally:
-            self._is_writing = False
-            if not is_written:
-                self._entries_known = known
+            await log.write_snapshot(self._take)
+        except BaseException:
+            self._entries_known, self._through = before
+            raise
 
     def _take(self) -> Mapping[str, Any]:
         topic = self._topic
@@ -285,9 +306,10 @@ class TopicTransactions(Feature):
         assert state is not None
         state.trimmed(topic.log.first_position())
         self._entries_known = topic.line.entries_in
+        self._through = state.known_through(topic.log.last_confirmed)
         return {
             "kind": "snapshot",
-            "through": list(state.known_through(topic.log.last_confirmed)),
+            "through": list(self._through),
             "buffer": self.buffer.dump(),
             "pending": {name: each.dump() for name, each in self.acks.pending.items()},
         }

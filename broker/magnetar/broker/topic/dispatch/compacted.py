@@ -35,10 +35,26 @@ class CompactedView(Protocol):
     ) -> list[tuple[Position, bytes]]: ...
 
 
+def early_place(
+    view: CompactedView | None, log_begins: Position, first: Position
+) -> Position | None:
+    """Return the position behind which a subscription at `first` has compacted entries to consume
+    that are trimmed from the log; None if there are none."""
+    if view is None or first >= log_begins:
+        return None
+    return Position(first.ledger_id, max(-1, first.entry_id - 1))
+
+
+def place_properties(after: Position | None) -> dict[str, int]:
+    """Return the position properties of a cursor that save an early place."""
+    return {} if after is None else {_LEDGER: after.ledger_id, _ENTRY: after.entry_id}
+
+
 class EarlyPlace:
     """How far a subscription has consumed compacted entries that are trimmed from the log.
 
-    A durable cursor saves it with its position.
+    A durable cursor saves it with its position. One record must take both: a place without its
+    position, or a position without its place, would repeat or skip compacted entries after a crash.
     """
 
     def __init__(
@@ -65,9 +81,7 @@ class EarlyPlace:
     def place(self, first: Position) -> None:
         """Place the subscription at `first`, wherever that is."""
         self.rewind()
-        after = Position(first.ledger_id, max(-1, first.entry_id - 1))
-        is_early = self.view() is not None and first < self._log_begins()
-        self._set(after if is_early else None)
+        self._set(early_place(self.view(), self._log_begins(), first))
 
     def clear(self) -> None:
         """Forget the early part: the new consumer does not read the compacted view."""
@@ -128,8 +142,7 @@ class EarlyPlace:
         if isinstance(self._cursor, Cursor):
             known = self._cursor.position_properties
             others = {name: known[name] for name in known if name not in (_LEDGER, _ENTRY)}
-            place = {} if after is None else {_LEDGER: after.ledger_id, _ENTRY: after.entry_id}
-            self._cursor.set_position_properties(others | place)
+            self._cursor.set_position_properties(others | place_properties(after))
 
 
 class CompactedSource(EntrySource):

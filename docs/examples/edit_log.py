@@ -2,13 +2,13 @@
 
 usage: python docs/examples/edit_log.py METADATA_URL [--standby] [--log PATH] [--quorum E,QW,QA]
 
-Commands come from stdin, one a line, and each is answered by one line:
+Commands come from stdin, one per line. The program answers each with one line:
 make PATH | remove PATH | list | edits | promote
 
-The primary writes every edit to the log before it answers. The standby reads the log all the time
-and keeps the same tree, so it has little left to read when it is promoted. `promote` takes the log
-over, which fences the primary: from then on it can log no edit, whether or not it is alive. Then
-the standby reads what it has not seen, and goes on as the primary. No answered edit is missing. A
+The primary writes every edit to the log before it answers. The standby tails the log and keeps the
+same tree, so it has little left to read when it is promoted. `promote` takes the log over, which
+fences the primary: from then on the primary can log no edit, whether or not it is alive. Then the
+standby reads the remaining edits and continues as the primary. No answered edit is missing. A
 primary that cannot log an edit, because it was fenced or no bookie answers, becomes a standby.
 """
 
@@ -30,19 +30,19 @@ from magnetar.ledger.settings import LedgerSettings, LogConfig
 from magnetar.ledger.system import SystemClock, SystemNetwork
 
 SEEN_AFTER_MS = 50
-"""A standby sees the last edit of a burst after this time, though no other edit follows."""
+"""Time after which a standby sees the last edit of a burst even if no other edit follows."""
 WAIT_S = 1.0
 
 
 class DirectoryTree:
-    """The state: a set of paths, changed by edits and by nothing else."""
+    """The state: a set of paths that only edits change."""
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
         self.edits = 0
 
     def apply(self, edit: Message) -> None:
-        """Make the change that an edit of the log describes."""
+        """Apply an edit of the log."""
         path = edit.payload.decode()
         if edit.key == b"make":
             self.paths.add(path)
@@ -68,7 +68,7 @@ class NameNode:
         self._follower: asyncio.Task[None] | None = None
 
     async def create_log(self) -> None:
-        """Create the log if it is not there, so that a standby can follow it from the start."""
+        """Create the log if it does not exist, so that a standby can follow it from the start."""
         await self._take_over()
 
     def follow(self) -> None:
@@ -80,7 +80,7 @@ class NameNode:
             try:
                 await self._follow_log()
             except LedgerError as error:
-                # There is no log yet, or no bookie answers: it goes on where it was.
+                # There is no log yet, or no bookie answers: resume at the same position.
                 print(f"the log cannot be read: {error}; trying again", file=sys.stderr)
                 await asyncio.sleep(WAIT_S)
 
@@ -93,7 +93,7 @@ class NameNode:
             await reader.close()
 
     async def promote(self) -> None:
-        """Become the primary: stop the other one, read what is left, then take edits."""
+        """Become the primary: fence the former one, read the remaining edits, then accept edits."""
         if self._log is not None:
             return
         if self._follower is not None:
@@ -111,7 +111,7 @@ class NameNode:
             random=random.Random(),
             must_exist=False,
         )
-        # Nobody else can add to the log now: what is read here is all there will ever be of others.
+        # No other process can append now: this reads the last edits of all former primaries.
         reader = await self._open_reader()
         while await self._take_edits(reader, wait_s=0):
             pass
@@ -125,7 +125,7 @@ class NameNode:
         )
 
     async def _take_edits(self, reader: MessageReader, *, wait_s: float) -> bool:
-        """Apply the next edits, if there are any; those that the tree has are passed over."""
+        """Apply the next edits, if there are any; skip edits that the tree already has."""
         stored = await reader.read(wait_s=wait_s)
         for at, edit in stored:
             if self._last is None or at > self._last:
@@ -134,14 +134,14 @@ class NameNode:
         return bool(stored)
 
     async def log_edit(self, kind: str, path: str) -> str:
-        """Log an edit, then make it; the answer of a standby is that it is one."""
+        """Log an edit, then apply it. A standby refuses."""
         if self._log is None:
             return "error: this is the standby; promote it first"
         edit = Message(path.encode(), key=kind.encode())
         try:
             (self._last,) = await self._log.append([edit])
         except LedgerError:
-            # The edit may be in the log or not, and another process may own it: only the log tells.
+            # The edit may or may not be in the log, which another process may own: read the log.
             log, self._log = self._log, None
             await log.close()
             self.follow()
@@ -150,7 +150,7 @@ class NameNode:
         return "ok"
 
     async def close(self) -> None:
-        """End in an orderly way; the next primary then has nothing to recover."""
+        """Close the log, so that the next primary has nothing to recover."""
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])
@@ -159,7 +159,7 @@ class NameNode:
 
 
 async def answer(node: NameNode, line: str) -> str:
-    """Carry out one command."""
+    """Execute one command."""
     match line.split():
         case ["make" | "remove" as kind, path]:
             return await node.log_edit(kind, path)

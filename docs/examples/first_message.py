@@ -15,7 +15,7 @@ async def main(url: str) -> None:
         consumer = await client.consumer("letters", "desk", settings)
         async for message in consumer:
             print(message.data, message.key, dict(message.properties))
-            await consumer.acknowledge_confirmed(message)  # now it does not come again
+            await consumer.acknowledge_confirmed(message)  # now it is not delivered again
             break
 
 

@@ -1,14 +1,14 @@
-"""A key-value store that keeps nothing but a log, and recovers from its ledgers.
+"""A key-value store whose only storage is a log; it recovers by reading the log's ledgers.
 
 usage: python docs/examples/key_value_store.py METADATA_URL [--log PATH] [--quorum E,QW,QA]
 
-Commands come from stdin, one a line, and each is answered by one line:
+Commands come from stdin, one per line. The program answers each with one line:
 put KEY VALUE | delete KEY | get KEY | keys | compact
 
-Every change is a message in the log before it is answered. The state is what the messages say, from
-the first to the last; starting again reads them. `compact` writes the state anew, to a new ledger,
-and removes the ledgers before that. Whoever starts a second store on the same log takes it over:
-the first one can change nothing any more, and says so.
+The store appends every change to the log before it answers. A restart replays all messages, from
+the first to the last, to restore the state. `compact` writes the whole state to a new ledger, and
+deletes the earlier ledgers. A second store on the same log takes the log over: the first store can
+change nothing any more, and answers with an error.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COMPACTED_AT_ONCE = 1000
 
 
 class KeyValueStore:
-    """The state in memory, and the log that it comes from. Make one with `open`."""
+    """The state in memory, and the log that stores it. Create one with `open`."""
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log
@@ -43,7 +43,7 @@ class KeyValueStore:
     async def open(
         cls, client: LedgerClient, store: MetadataStore, path: str, config: LogConfig
     ) -> "KeyValueStore":
-        """Take the log over, then read it. From then on nobody else adds to what was read."""
+        """Take the log over, then read it. From then on no other process can append to it."""
         clock = SystemClock()
         log = await MessageLog.open(
             client, store, path, config, clock=clock, random=random.Random(), must_exist=False
@@ -71,17 +71,17 @@ class KeyValueStore:
 
     async def put(self, key: bytes, value: bytes) -> None:
         await self._log.append([Message(value, key=key)])
-        self._state[key] = value  # only now: what was not logged is not there
+        self._state[key] = value  # only after the append: the state never has more than the log
 
     async def delete(self, key: bytes) -> None:
         await self._log.append([Message(b"", key=key, headers=DELETED)])
         self._state.pop(key, None)
 
     async def compact(self) -> int:
-        """Shorten the log to the state; returns how many ledgers went.
+        """Shorten the log to the state; return the number of ledgers that were deleted.
 
-        A crash at any point leaves a log that says the same: the ledgers before the state go only
-        when all of it is durable.
+        A crash at any point leaves a log with the same state: the earlier ledgers are deleted only
+        after the whole state is durable.
         """
         if not self._state:
             return 0
@@ -99,7 +99,7 @@ class KeyValueStore:
 
 
 async def answer(store: KeyValueStore, line: str) -> str:
-    """Carry out one command."""
+    """Execute one command."""
     match line.split(maxsplit=2):
         case ["put", key, value]:
             await store.put(key.encode(), value.rstrip("\n").encode())

@@ -5,8 +5,9 @@ usage: python docs/examples/named_logs.py METADATA_URL [--quorum E,QW,QA] COMMAN
 create NAME | list | append NAME TEXT | read NAME | delete NAME
 
 The directory is a node of the metadata store, and each log is a node below it: there is no index
-that could disagree with the logs. Any number of processes read a log; one at a time appends to it.
-The last one that opened a log for appending owns it; a former owner is refused from then on.
+that could disagree with the logs. Any number of processes can read a log; one process at a time
+appends to it. The last process that opened a log for appending owns it; appends of a former owner
+are refused.
 """
 
 import argparse
@@ -60,7 +61,7 @@ class LogDirectory:
             return []
 
     async def open(self, name: str) -> MessageLog:
-        """Own a log; append to it, and close it.
+        """Take ownership of a log for appending. The caller closes it.
 
         Raises:
             NoSuchLogError
@@ -75,7 +76,7 @@ class LogDirectory:
         )
 
     async def append(self, name: str, text: str) -> MessageId:
-        """Append one message; returns its id, when the message is durable.
+        """Append one message; return its id when the message is durable.
 
         Raises:
             NoSuchLogError
@@ -110,12 +111,12 @@ class LogDirectory:
         Raises:
             NoSuchLogError
         """
-        log = await self.open(name)  # nobody else appends from here on
+        log = await self.open(name)  # from here on no other process can append
         await log.managed_log.delete()
 
 
 async def run(logs: LogDirectory, words: list[str]) -> str:
-    """Carry out one command."""
+    """Execute one command."""
     match words:
         case ["create", name]:
             await logs.create(name)

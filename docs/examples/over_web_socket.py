@@ -1,4 +1,4 @@
-"""Send and receive over a WebSocket, where only HTTP passes:
+"""Send and receive over a WebSocket, for networks that let only HTTP through:
 `python docs/examples/over_web_socket.py ws://…`."""
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Values of a dataclass, in batches by key and compressed, sent and read without an event loop."""
+"""Send and read values of a dataclass without an event loop; batched by key and compressed."""
 
 import sys
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reading without a subscription: from the beginning, up to the end of now, and in batches."""
+"""Read a topic without a subscription, up to its current end; then consume it in batches."""
 
 import asyncio
 import sys

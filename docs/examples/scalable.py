@@ -1,4 +1,4 @@
-"""A scalable topic: keyed messages, a stream consumer, and a reader that keeps its own place."""
+"""A scalable topic: keyed messages, a stream consumer, and a reader that stores its position."""
 
 import asyncio
 import sys
@@ -15,14 +15,14 @@ async def main(url: str) -> None:
             for amount in range(4):
                 await producer.send(b"%d" % amount, key=f"account {amount % 2}")
 
-        # The messages of a key in order, whatever becomes of the topic's segments.
+        # The messages of a key arrive in order, even when segments are split or merged.
         async with client.stream_consumer(TOPIC, "ledger", earliest) as consumer:
             for _ in range(4):
                 message = await consumer.receive(timeout_s=60)
                 print("ledger", message.key, message.data.decode())
                 consumer.acknowledge(message)
 
-        # The application keeps its place: as bytes, beside what it has made of the messages.
+        # The application stores its position as bytes, beside its results.
         async with client.checkpoint_consumer(TOPIC) as reader:
             first = await reader.read_many(2, timeout_s=60)
             kept = reader.checkpoint().to_bytes()

@@ -1,14 +1,14 @@
-"""Snapshots of objects: each one is a ledger of its own, and a node names the newest.
+"""Snapshots of objects: each snapshot is a ledger, and a metadata node names the newest one.
 
 usage: python docs/examples/snapshots.py METADATA_URL [--quorum E,QW,QA] COMMAND …
 
 save NAME FILE | load NAME FILE | list | delete NAME
 
-A closed ledger never changes, and its metadata says where it ends: a good home for something large
-that is written once and read as a whole. `save` writes the ledger, closes it, and only then makes
-the node of that name point to it. A reader sees the snapshot before or the one after, never half of
-one. The ledger that the node named before is deleted last. A crash before that leaves a ledger that
-nobody names, which costs room and nothing else; its custom metadata has the name.
+A closed ledger never changes, and its metadata records its end. This suits large data that is
+written once and read as a whole. `save` writes the ledger, closes it, and only then makes the node
+of that name point to it. A reader sees the old snapshot or the new one, never half of one. The
+former ledger is deleted last. A crash before that leaves an orphaned ledger, which only costs disk
+space; its custom metadata contains the name.
 """
 
 import argparse
@@ -37,19 +37,19 @@ ROOT = "/examples/snapshots"
 CHUNK_BYTES = 256 << 10
 """Bytes of one entry."""
 WINDOW = 8
-"""Entries under way at once."""
+"""Entries written in parallel."""
 
 
 class SnapshotChangedError(Exception):
-    """Somebody else saved or deleted a snapshot of that name meanwhile; nothing was changed."""
+    """Another process saved or deleted a snapshot of that name meanwhile; nothing was changed."""
 
 
 class SnapshotDamagedError(Exception):
-    """What was read is not what was saved."""
+    """The bytes that were read differ from those that were saved."""
 
 
 class Snapshots:
-    """Objects by name, each as of its newest snapshot."""
+    """Newest snapshots of objects, by name."""
 
     def __init__(
         self, client: LedgerClient, store: MetadataStore, quorum: tuple[int, int, int]
@@ -59,10 +59,10 @@ class Snapshots:
         self._ensemble, self._write_quorum, self._ack_quorum = quorum
 
     async def save(self, name: str, data: bytes) -> int:
-        """Store a snapshot and name it; returns its ledger.
+        """Store a snapshot under a name; return its ledger id.
 
         Raises:
-            SnapshotChangedError: somebody else was faster. The new ledger is deleted again.
+            SnapshotChangedError: another process was faster. The new ledger is deleted again.
         """
         path = f"{ROOT}/{name}"
         version = await self._store.exists(path)
@@ -101,7 +101,7 @@ class Snapshots:
         """Return the newest snapshot of a name.
 
         Raises:
-            NoNodeError: there is none.
+            NoNodeError: there is no such snapshot.
             SnapshotDamagedError
         """
         record = await self._named(f"{ROOT}/{name}")
@@ -125,8 +125,8 @@ class Snapshots:
         """Delete a name, then its snapshot.
 
         Raises:
-            NoNodeError: there is none.
-            BadVersionError: somebody else saved one meanwhile; nothing was changed.
+            NoNodeError: there is no such snapshot.
+            BadVersionError: another process saved one meanwhile; nothing was changed.
         """
         path = f"{ROOT}/{name}"
         found = await self._store.get(path)
@@ -142,7 +142,7 @@ class Snapshots:
         try:
             await self._client.delete(int(ledger_id))
         except NoSuchLedgerError:
-            pass  # somebody else has deleted it
+            pass  # another process has deleted it
 
 
 def _digest(data: bytes) -> str:
@@ -150,7 +150,7 @@ def _digest(data: bytes) -> str:
 
 
 async def run(snapshots: Snapshots, words: list[str]) -> str:
-    """Carry out one command."""
+    """Execute one command."""
     match words:
         case ["save", name, file]:
             data = await asyncio.to_thread(Path(file).read_bytes)

@@ -15,7 +15,7 @@ async def main(url: str) -> None:
 
         async with await client.table_view("prices") as prices:
             print({key: int(price) for key, price in sorted(prices.items())})
-            await producer.send(b"", key="pears")  # an empty value takes the key away
+            await producer.send(b"", key="pears")  # an empty value removes the key
             await prices.refresh()
             print(sorted(prices))
 

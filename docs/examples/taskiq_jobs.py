@@ -1,8 +1,8 @@
-"""Tasks of Taskiq in a topic: send some, and work on them.
+"""Send tasks of Taskiq through a topic, and execute them.
 
-As a program it does both: python docs/examples/taskiq_jobs.py pulsar://127.0.0.1:6650
+As a program, this file does both: python docs/examples/taskiq_jobs.py pulsar://127.0.0.1:6650
 
-In earnest, workers are processes of their own. In the folder of this file:
+In production, run workers as separate processes. In the folder of this file:
 
     MAGNETAR_URL=pulsar://127.0.0.1:6650 taskiq worker taskiq_jobs:broker
 """
@@ -35,9 +35,9 @@ async def last() -> None:
 
 
 async def main() -> None:
-    logging.basicConfig(level=logging.ERROR)  # Taskiq warns of a worker that is cancelled.
+    logging.basicConfig(level=logging.ERROR)  # Taskiq warns about a cancelled worker.
     await broker.startup()
-    await add.kiq(1, 2)  # It is stored when this returns.
+    await add.kiq(1, 2)  # The task is stored when this returns.
     await add.kicker().with_labels(key="sums").kiq(3, 4)
     await last.kicker().with_labels(delay=0.5).kiq()
 

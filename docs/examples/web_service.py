@@ -1,4 +1,4 @@
-"""A web service on FastAPI that publishes what it is sent, and answers when it is stored."""
+"""A FastAPI web service that publishes each order, and answers when the order is stored."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from magnetar.sdk import Client, Producer, SdkError
 
 
 def service(url: str) -> FastAPI:
-    """Make the application. It has one client and one producer, from its start to its end."""
+    """Return the application. It has one client and one producer, from its start to its end."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -36,10 +36,10 @@ def service(url: str) -> FastAPI:
         order: dict[str, Any], producer: Annotated[Producer[bytes], Depends(orders)]
     ) -> dict[str, str]:
         try:
-            # Stored on disk when it returns. Requests at the same time share a batch.
+            # The order is on disk when this returns. Simultaneous requests share a batch.
             stored = await producer.send(json.dumps(order).encode(), key=str(order.get("number")))
         except SdkError as error:
-            # After a SendTimeoutError the order may be stored all the same.
+            # After a SendTimeoutError the order may still be stored.
             raise HTTPException(503, str(error)) from error
         return {"id": str(stored)}
 

@@ -1,4 +1,4 @@
-"""Workers that share topics, put jobs off, and give up on those that never succeed."""
+"""Workers that share topics, redeliver failed jobs, and dead-letter jobs that never succeed."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ async def main(url: str) -> None:
             async with await client.producer(name) as producer:
                 await producer.send(name.encode())
 
-        # All topics of this pattern, also those to come.
+        # All topics of this pattern, including future ones.
         settings = ConsumerSettings(
             subscription_type=SubscriptionType.SHARED,
             initial_position=InitialPosition.EARLIEST,

@@ -135,8 +135,8 @@ class BookieSettings(LinkSettings):
         default=10.0,
         gt=0,
         le=3_600,
-        description="Time between two checks of the directories: whether they are there, and how "
-        "full.",
+        description="Time between two checks of the journal and ledger directories: whether they "
+        "exist, and how full they are.",
     )
     disk_full_share: float = Field(
         default=0.95,
@@ -146,7 +146,11 @@ class BookieSettings(LinkSettings):
         "no ordinary adds, and minor compaction stops.",
     )
     disk_warn_share: float = Field(
-        default=0.90, gt=0, le=1, description="Used share at which major compaction stops."
+        default=0.90,
+        gt=0,
+        le=1,
+        description="Used share of its file system at which a ledger directory is almost full, "
+        "and major compaction stops.",
     )
     disk_low_water_share: float | None = Field(
         default=None,
@@ -235,8 +239,8 @@ class BookieSettings(LinkSettings):
         default=10.0,
         gt=0,
         le=3_600,
-        description="Longest time between two flushes of the write cache to the entry logs, which "
-        "let the journal shrink even when little is written.",
+        description="Longest time between two flushes of the write cache to the entry logs. "
+        "Flushes let the journal shrink even when little is written.",
     )
     flush_spread_s: float = Field(
         default=1.0,
@@ -266,8 +270,9 @@ class BookieSettings(LinkSettings):
         default=100_000,
         ge=1,
         le=100_000_000,
-        description="Ledgers whose fence, key and LAC are cached, about 500 bytes each; those of "
-        "other ledgers are read from the index. Unflushed changes may exceed it.",
+        description="Ledgers whose fence, key and LAC are cached, about 500 bytes each; the "
+        "bookie reads those of other ledgers from the index. Unflushed changes may exceed the "
+        "limit.",
     )
     read_cache_bytes_max: int = Field(
         default=64 << 20,
@@ -329,7 +334,8 @@ class BookieSettings(LinkSettings):
         default=100,
         ge=0,
         description="gc_vanish_share_max does not stop a round on a bookie with at most this many "
-        "ledgers; they must be missing for gc_vanish_patience_s instead.",
+        "ledgers. If more than that share is missing there, a ledger must be missing for "
+        "gc_vanish_patience_s before the bookie deletes it.",
     )
     gc_vanish_patience_s: float = Field(
         default=3600.0,
@@ -348,8 +354,8 @@ class BookieSettings(LinkSettings):
         default=0.2,
         ge=0,
         le=1,
-        description="A minor compaction rewrites entry logs with a smaller share of live bytes. "
-        "0: no minor compaction.",
+        description="A minor compaction rewrites entry logs whose share of live bytes is below "
+        "this. 0: no minor compaction.",
     )
     gc_minor_interval_s: float = Field(
         default=3_600.0,
@@ -360,8 +366,8 @@ class BookieSettings(LinkSettings):
         default=0.8,
         ge=0,
         le=1,
-        description="A major compaction rewrites entry logs with a smaller share of live bytes. "
-        "0: no major compaction.",
+        description="A major compaction rewrites entry logs whose share of live bytes is below "
+        "this. 0: no major compaction.",
     )
     gc_major_interval_s: float = Field(
         default=86_400.0,
@@ -390,7 +396,7 @@ class BookieSettings(LinkSettings):
         ge=0,
         le=16 << 30,
         description="Bytes of memory in which garbage collection tracks ledgers per entry log, 16 "
-        "bytes each; the rest is read again in each round.",
+        "bytes each. Each round reads the rest again.",
     )
     tombstone_s: float = Field(
         default=7 * 86_400.0,
@@ -400,17 +406,17 @@ class BookieSettings(LinkSettings):
     tombstones_max: int = Field(
         default=200_000,
         ge=0,
-        description="Deleted ledgers that are remembered, about 130 bytes each; above it the "
-        "oldest is forgotten.",
+        description="Deleted ledgers that the bookie remembers, about 130 bytes each; above it "
+        "the bookie forgets the oldest.",
     )
 
     frame_bytes_max: int = Field(
         default=FRAME_BYTES_MAX,
         ge=1 << 10,
         le=FRAME_BYTES_MAX,
-        description="Largest request frame; a larger one closes its connection. Brokers whose "
-        "largest message needs more do not use this bookie, and do not start if too few others are "
-        "left.",
+        description="Largest request frame in bytes; the bookie closes a connection that sends a "
+        "larger one. Brokers whose largest message needs more do not use this bookie, and do not "
+        "start if too few other bookies are left.",
     )
     connections_max: int = Field(
         default=10_000,
@@ -474,21 +480,21 @@ class BookieSettings(LinkSettings):
     connection_long_polls_max: int = Field(
         default=10_000,
         ge=0,
-        description="Waiting long polls of one connection, which a client uses for all its "
-        "ledgers.",
+        description="Waiting long polls of one connection; further ones are refused. A client "
+        "uses one connection for all its ledgers.",
     )
     registration_wait_s: float = Field(
         default=30.0,
         ge=0,
         le=600,
-        description="At start, how long to wait for an earlier registration to expire.",
+        description="At startup, how long the bookie waits for its earlier registration to expire.",
     )
     drain_timeout_s: float = Field(
         default=20.0,
         ge=0,
         le=3_600,
         description="At SIGTERM, longest time to register as read-only and to flush memory before "
-        "stopping. Usually a moment.",
+        "stopping. It usually takes a moment.",
     )
     stop_timeout_s: float = Field(
         default=60.0,

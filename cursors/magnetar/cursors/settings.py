@@ -16,15 +16,15 @@ class CursorSettings(BaseModel):
     password: bytes | None = Field(
         default=None,
         repr=False,
-        description="Password of cursor ledgers. None: each has a random one of its own.",
+        description="Password of cursor ledgers. None: each cursor ledger has a random password.",
     )
     ack_persist_interval_ms: int = Field(
         default=1000,
         ge=0,
         le=600_000,
         description="A change is saved at most this long after it was made, plus the time of the "
-        "write. Acknowledgements younger than that are delivered again after a crash; a shorter "
-        "interval costs more writes per busy subscription.",
+        "write. After a crash, messages whose acknowledgement was not saved yet are delivered "
+        "again. A shorter interval costs more writes per busy subscription.",
     )
     persist_retry_ms: int = Field(
         default=1000, ge=1, le=600_000, description="Delay before a failed save is retried."
@@ -33,29 +33,29 @@ class CursorSettings(BaseModel):
         default=10_000,
         ge=1,
         le=200_000,
-        description="Acknowledged ranges in a record; above it the highest are left out, and are "
-        "delivered again after a crash.",
+        description="Acknowledged ranges in a record. Above it the highest ranges are left out, "
+        "and their messages are delivered again after a crash.",
     )
     batch_acks_persisted_max: int = Field(
         default=10_000,
         ge=0,
         le=200_000,
-        description="Partly acknowledged batches in a record; above it the highest are left out, "
-        "and are delivered again after a crash.",
+        description="Partly acknowledged batches in a record. Above it the highest batches are "
+        "left out, and are delivered again after a crash.",
     )
     record_bytes_max: int = Field(
         default=5 << 20,
         ge=4096,
         le=5 << 20,
-        description="Bytes of the largest record: one entry of the cursor ledger must hold the "
+        description="Bytes of the largest record. One entry of the cursor ledger must hold the "
         "whole state.",
     )
     node_ranges_max: int = Field(
         default=1000,
         ge=0,
         le=10_000,
-        description="Ranges and batches, together, that a cursor's metadata node holds; a larger "
-        "state stays in the cursor ledger on a clean close.",
+        description="Ranges and batches, together, that a cursor's metadata node holds. On a "
+        "clean close, a larger state stays in the cursor ledger.",
     )
     node_bytes_max: int = Field(
         default=512 << 10,

@@ -15,7 +15,7 @@ from magnetar.ledger.autorecovery.metrics import AutoRecoveryMetrics
 OF_BOOKIE: Sequence[tuple[str, str, Mapping[str, str], Callable[[BookieMetrics], float]]] = (
     (
         "bookie_SERVER_STATUS",
-        "1 if ordinary adds are taken, 0 if the bookie is read-only.",
+        "1 if the bookie accepts ordinary adds, 0 if it is read-only.",
         {},
         lambda m: m.disks.writable,
     ),
@@ -39,7 +39,7 @@ OF_BOOKIE: Sequence[tuple[str, str, Mapping[str, str], Callable[[BookieMetrics],
         {"success": "true"},
         lambda m: m.journal_groups,
     ),
-    ("bookie_ledgers_count", "Ledgers that are known here.", {}, lambda m: m.storage.ledgers),
+    ("bookie_ledgers_count", "Ledgers that the bookie knows.", {}, lambda m: m.storage.ledgers),
     (
         "bookie_write_cache_size",
         "Bytes that are not flushed yet.",
@@ -76,7 +76,7 @@ OF_BOOKIE: Sequence[tuple[str, str, Mapping[str, str], Callable[[BookieMetrics],
 OF_RECOVERY: Sequence[tuple[str, str, Callable[[AutoRecoveryMetrics], float]]] = (
     (
         "auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY",
-        "Ledgers of which no bookie has some of the entries.",
+        "Ledgers with entries that no bookie has.",
         lambda m: m.auditor.ledgers_without_replica,
     ),
     (
@@ -91,7 +91,7 @@ OF_RECOVERY: Sequence[tuple[str, str, Callable[[AutoRecoveryMetrics], float]]] =
     ),
     (
         "replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED",
-        "Ledgers that are whole again, or deleted.",
+        "Ledgers that have all copies again, or were deleted.",
         lambda m: m.worker.items_finished,
     ),
     (

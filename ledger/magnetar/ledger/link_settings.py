@@ -16,9 +16,9 @@ class LinkSettings(BaseModel):
     tls_key_file: str = Field(default="", description="Private key of tls_certificate_file, PEM.")
     tls_ca_file: str = Field(
         default="",
-        description="CA certificates that the other side's certificate must be signed by, PEM. Use "
-        "a CA of the cluster's own: everybody with a certificate of it may read and write every "
-        "ledger.",
+        description="CA certificates that the other side's certificate must be signed by, PEM. "
+        "Use a CA for this cluster only: everybody with a certificate of that CA may read and "
+        "write every ledger.",
     )
     tls_checks_host: bool = Field(
         default=True, description="Whether a bookie's certificate must match its host."
@@ -26,27 +26,30 @@ class LinkSettings(BaseModel):
     shared_secret_file: str = Field(
         default="",
         description="File with the secret that bookies share with their clients, at least 32 "
-        "bytes; secrets in further lines are accepted, too, for rotation. Empty = no secret is "
+        "bytes. For rotation, secrets in further lines are accepted, too. Empty = no secret is "
         "required.",
     )
     shared_secret_create: bool = Field(
         default=False,
         description="Whether to create shared_secret_file with a random secret, readable by its "
-        "owner only, if it does not exist: for servers that share a directory.",
+        "owner only, if it does not exist. Meant for servers that share a directory.",
     )
     shared_secret_optional: bool = Field(
         default=False,
         description="Whether to accept clients that do not prove the secret, and to use bookies "
-        "without it, while a secret is introduced in a running cluster. Until this is off again, "
-        "the secret protects nothing.",
+        "without a secret. Meant for introducing a secret in a running cluster. Until this is off "
+        "again, the secret protects nothing.",
     )
     secret_handshake_timeout_ms: int = Field(
         default=10_000,
         ge=1,
-        description="Time for a client to prove that it knows the shared secret.",
+        description="How long a client may take to prove that it knows the shared secret.",
     )
     secret_handshakes_max: int = Field(
-        default=1_000, ge=1, description="Clients that prove the shared secret at the same time."
+        default=1_000,
+        ge=1,
+        description="Clients that may prove the shared secret at the same time; further "
+        "connections are closed.",
     )
     tls_reload_s: float = Field(
         default=60.0,

@@ -37,7 +37,8 @@ class LedgerSettings(LinkSettings):
         default=0.2,
         gt=0,
         le=60,
-        description="After a failed connect, requests to that bookie fail at once for this long.",
+        description="After a failed connect, requests to that bookie fail immediately for this "
+        "long.",
     )
     channel_bytes_max: int = Field(
         default=128 << 20,
@@ -50,7 +51,7 @@ class LedgerSettings(LinkSettings):
         ge=64 << 10,
         le=4 << 20,
         description="Adds of one event loop turn are sent together in frames of up to this many "
-        "bytes. A larger entry has a frame of its own.",
+        "bytes. A larger entry gets its own frame.",
     )
     add_frame_entries_max: int = Field(
         default=4096, ge=1, le=1 << 16, description="Entries in one frame of adds."
@@ -59,8 +60,8 @@ class LedgerSettings(LinkSettings):
         default=(5 << 20) + (64 << 10),
         ge=1024,
         le=(7 << 20) + (64 << 10),
-        description="Largest payload of an entry: the largest message and its headers. A broker's "
-        "is at least its message_bytes_max and 64 KiB, unless this is set.",
+        description="Largest payload of an entry, in bytes: the largest message and its headers. "
+        "Unless this is set, a broker raises it to message_bytes_max plus 64 KiB.",
     )
     pending_bytes_max: int = Field(
         default=256 << 20,
@@ -70,9 +71,9 @@ class LedgerSettings(LinkSettings):
     )
     ensemble_change_mode: Literal["eager", "delayed"] = Field(
         default="eager",
-        description="When to replace a bookie that failed an add. eager: at once; delayed: only if "
-        "an entry cannot reach its ack quorum otherwise, or the bookie is read-only. delayed makes "
-        "fewer fragments and leaves more entries under-replicated.",
+        description="When to replace a bookie that failed an add. eager: immediately; delayed: "
+        "only if an entry cannot reach its ack quorum otherwise, or the bookie is read-only. "
+        "delayed makes fewer fragments and leaves more entries under-replicated.",
     )
     ensemble_changes_max: int = Field(
         default=0,
@@ -83,8 +84,8 @@ class LedgerSettings(LinkSettings):
         default=30.0,
         gt=0,
         le=600,
-        description="How long an ensemble change waits for the metadata store; then the writer "
-        "fails. Nothing is confirmed meanwhile.",
+        description="How long an ensemble change waits for the metadata store; after it the "
+        "writer fails. Meanwhile the writer confirms nothing.",
     )
     metadata_retry_delay_s: float = Field(
         default=0.1, gt=0, le=60, description="Delay between two attempts of a metadata request."
@@ -97,14 +98,14 @@ class LedgerSettings(LinkSettings):
     failed_member_rest_s: float = Field(
         default=1.0,
         ge=0,
-        description="A bookie that failed an add gets no other place in that ledger's ensembles "
-        "for this long.",
+        description="For this long, a bookie that failed an add gets no other place in that "
+        "ledger's ensembles.",
     )
     quarantine_errors_max: int = Field(
         default=1,
         ge=1,
-        description="Failures with an ensemble change, within quarantine_interval_s, that "
-        "quarantine a bookie: new ensembles avoid it while there are others.",
+        description="Failures with an ensemble change within quarantine_interval_s that "
+        "quarantine a bookie. New ensembles avoid a quarantined bookie while there are others.",
     )
     quarantine_interval_s: float = Field(
         default=60.0,
@@ -121,13 +122,17 @@ class LedgerSettings(LinkSettings):
         "then they are published as under-replicated.",
     )
     follow_up_retry_delay_s: float = Field(
-        default=1.0, gt=0, le=60, description="Delay between two attempts to send such entries."
+        default=1.0,
+        gt=0,
+        le=60,
+        description="Delay between two attempts to send confirmed entries to a bookie that lacks "
+        "them.",
     )
     follow_up_bytes_max: int = Field(
         default=32 << 20,
         ge=0,
-        description="Bytes of such entries that one client keeps; above it they are published as "
-        "under-replicated at once.",
+        description="Bytes of confirmed entries that a client keeps because a bookie lacks them. "
+        "Entries above it are published as under-replicated immediately.",
     )
     repair_publish_delay_s: float = Field(
         default=1.0,
@@ -144,7 +149,7 @@ class LedgerSettings(LinkSettings):
     repair_ranges_max: int = Field(
         default=1000,
         ge=1,
-        description="Ranges of missing entries per ledger and bookie; more are joined into one.",
+        description="Ranges of missing entries per ledger and bookie; above it, ranges are joined.",
     )
     explicit_lac_interval_ms: float = Field(
         default=0.0,
@@ -157,7 +162,7 @@ class LedgerSettings(LinkSettings):
         default=16,
         ge=1,
         le=1024,
-        description="Recovery reads of a striped ledger in parallel.",
+        description="Entries of a striped ledger that recovery reads in parallel.",
     )
     close_drain_timeout_s: float = Field(
         default=10.0, gt=0, le=300, description="How long a close waits for pending adds."
@@ -166,36 +171,39 @@ class LedgerSettings(LinkSettings):
         default=1.0,
         ge=0,
         le=60,
-        description="How long a closing client waits for answers that are outstanding.",
+        description="How long a closing client waits for outstanding answers.",
     )
     read_frame_bytes_max: int = Field(
-        default=1 << 20, ge=4096, le=7 << 20, description="Bytes asked for in one read request."
+        default=1 << 20, ge=4096, le=7 << 20, description="Bytes requested by one read request."
     )
     recovery_read_bytes_max: int = Field(
-        default=1 << 20, ge=4096, le=7 << 20, description="Bytes per recovery read request."
+        default=1 << 20,
+        ge=4096,
+        le=7 << 20,
+        description="Bytes requested by one recovery read request.",
     )
     bookie_failure_memory_s: float = Field(
         default=60.0,
         ge=0,
-        description="A bookie with a failed or slow read is asked last for this long.",
+        description="For this long after a failed or slow read, readers ask that bookie last.",
     )
     reorder_reads: bool = Field(
         default=True,
-        description="Ask near bookies first, and last those that are read-only, failed lately or "
-        "are not registered. Off: in the order of the write set.",
+        description="Whether readers ask near bookies first, and last those that are read-only, "
+        "failed lately or are not registered. If false, they ask in the order of the write set.",
     )
     sticky_reads: bool = Field(
         default=True,
-        description="If all bookies of a ledger have all entries (E = Qw), a reader stays with one "
-        "of them, whose read-ahead and page cache are warm. Different readers choose different "
-        "bookies.",
+        description="If all bookies of a ledger have all entries (E = Qw), a reader keeps reading "
+        "from one of them, whose read-ahead and page cache are warm. Different readers choose "
+        "different bookies.",
     )
     speculative_read_ms: int = Field(
         default=2_000,
         ge=0,
         le=120_000,
-        description="If a bookie has not answered a read by then, the next one is asked too, and "
-        "the first good answer counts. 0: never.",
+        description="If a bookie has not answered a read within this time, the reader also asks "
+        "the next bookie; the first good answer counts. 0: never.",
     )
     client_rack: str = Field(
         default="", description="This client's rack, as bookies name theirs. Empty: unknown."
@@ -228,7 +236,7 @@ class LedgerSettings(LinkSettings):
         default=30.0,
         gt=0,
         le=3_600,
-        description="Time between two checks of a tailing reader that enough bookies answer.",
+        description="Time between two checks, by a tailing reader, whether enough bookies answer.",
     )
     ledger_manager: Literal["hierarchical", "longhierarchical", "flat"] = Field(
         default="hierarchical",
@@ -253,8 +261,9 @@ class LedgerSettings(LinkSettings):
     )
     placement_enforced: bool = Field(
         default=False,
-        description="If there are too few racks or zones: refuse (true), or spread as far as "
-        "possible and log it (false). If true, bookies without a rack or zone are not used.",
+        description="If there are too few racks or zones: whether to refuse (true), or to spread "
+        "a write set as far as possible and log it (false). If true, bookies without a rack or "
+        "zone are not used.",
     )
     opportunistic_striping: bool = Field(
         default=False,
@@ -302,37 +311,38 @@ class LogConfig(BaseModel):
     )
     opens_without_ledger: bool = Field(
         default=False,
-        description="Create the ledger with the first append, not when the log is opened: for many "
-        "logs of which few are written to.",
+        description="Whether to create the ledger at the first append instead of when the log is "
+        "opened. Useful for many logs, few of which are written to.",
     )
     unused_ledger_s: float = Field(
         default=60.0,
         gt=0,
-        description="A ledger that was created ahead of the first append is deleted when none came "
-        "for so long.",
+        description="A ledger that was created ahead of the first append is deleted if no append "
+        "arrives within this time.",
     )
     overlaps_ledgers: bool = Field(
         default=True,
-        description="Appends continue in the next ledger while earlier ones finish in the previous "
-        "ledger. If false, they wait for these, about a round trip, and a takeover finds a prefix "
-        "of the appends: an owner that judges by the last entry needs that.",
+        description="Whether appends continue in the next ledger while earlier appends finish in "
+        "the previous one. If false, they wait about a round trip for the earlier ones, and a "
+        "takeover finds a prefix of the appends. Set it to false for an owner that judges by the "
+        "last entry.",
     )
     unavailable_retry_s: float = Field(
         default=10.0,
         gt=0,
-        description="After a ledger could not be created, appends fail at once for this long.",
+        description="After a ledger could not be created, appends fail immediately for this long.",
     )
     repair_timeout_s: float = Field(
         default=10.0,
         gt=0,
         description="How long appends wait while a broken ledger is recovered and replaced. Well "
-        "below the 30 s after which clients give up a message, so that they hear the reason.",
+        "below the 30 s after which clients give up a message, so that they get the reason.",
     )
     password: bytes | None = Field(
         default=None,
         repr=False,
-        description="Password of the log's ledgers. None: each has a random one, and everybody who "
-        "may read the metadata can open them.",
+        description="Password of the log's ledgers. None: each ledger has a random password, and "
+        "everybody who may read the metadata can open the ledger.",
     )
     properties: dict[str, str] = Field(default_factory=dict)
 
@@ -359,51 +369,54 @@ class ObjectReadSettings(BaseModel):
     object_index_cache_bytes: int = Field(
         default=64 << 20,
         ge=0,
-        description="Memory for the indexes of objects that were opened last; with an index, an "
-        "object is opened without a request. A ledger of 2 GiB takes about 600 KB. 0: none is "
-        "kept.",
+        description="Bytes of memory for the indexes of the objects that were opened last. An "
+        "object whose index is cached is opened without a request. The index of a 2 GiB ledger "
+        "takes about 600 KB. 0: no cache.",
     )
     object_read_memory_bytes: int = Field(
         default=256 << 20,
         ge=0,
-        description="Memory for what all readers of objects keep and fetch ahead. A reader that "
-        "gets none of it requests about 1 MiB for each read.",
+        description="Bytes of memory for the data that all readers of objects keep and fetch "
+        "ahead. A reader without a share of it requests about 1 MiB for each read.",
     )
     object_read_window_bytes: int = Field(
         default=48 << 20,
         ge=0,
-        description="How far ahead of its consumer one reader of an object fetches, at most. 0: "
-        "not at all.",
+        description="Most bytes that one reader of an object fetches ahead of its consumer. 0: no "
+        "read-ahead.",
     )
     object_read_range_bytes: int = Field(
         default=8 << 20,
         ge=1,
         le=1 << 30,
-        description="Bytes of one request to an object store, about. Larger ones cost less per "
-        "byte; several smaller ones at once are faster.",
+        description="Approximate bytes of one read request to an object store. Larger requests "
+        "cost less per byte; several smaller ones in parallel are faster.",
     )
     object_read_ranges_max: int = Field(
-        default=6, ge=1, le=64, description="Requests of one reader at once."
+        default=6,
+        ge=1,
+        le=64,
+        description="Read requests that one reader of an object sends in parallel.",
     )
     object_reads_max: int = Field(
         default=32,
         ge=1,
         le=1024,
-        description="Reading requests to one object store at once; further ones wait.",
+        description="Read requests to one object store in parallel; further ones wait.",
     )
     object_read_timeout_s: float = Field(
         default=30.0,
         gt=0,
         le=600,
-        description="Timeout of a reading request to an object store, in which it also waits for "
-        "its turn; after it, the store counts as unavailable.",
+        description="Timeout of a read request to an object store, including the wait for its "
+        "turn; after it, the store counts as unavailable.",
     )
     object_read_idle_s: float = Field(
         default=10.0,
         ge=0,
         le=3_600,
         description="If object_read_memory_bytes is used up, readers that were not used for this "
-        "long give their part back.",
+        "long release their memory.",
     )
 
     @model_validator(mode="after")

@@ -40,7 +40,9 @@ most."""
 TOPICS_AT_ONCE: Final = 200
 """Topics inspected before the event loop gets its turn: some milliseconds."""
 
-Own = Annotated[bool, Query(description="Only topics of this broker: so brokers ask each other.")]
+Own = Annotated[
+    bool, Query(description="Only topics of this broker; brokers set it among themselves.")
+]
 
 
 class _Attention:

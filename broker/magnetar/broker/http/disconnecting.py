@@ -35,7 +35,7 @@ _NAME_CHARACTERS_MAX = 1_000
 
 Name = Annotated[str, Field(max_length=_NAME_CHARACTERS_MAX)]
 Part = Annotated[
-    bool, Query(description="This is about one of several partitions: none to disconnect is fine.")
+    bool, Query(description="This is one of several partitions: it may have no such client.")
 ]
 
 

@@ -37,7 +37,7 @@ Earliest = Annotated[
     ),
 ]
 Precise = Annotated[
-    bool, Query(alias="getPreciseBacklog", description="Backlogs are exact, in entries, always.")
+    bool, Query(alias="getPreciseBacklog", description="Backlogs are always exact, in entries.")
 ]
 Sized = Annotated[
     bool, Query(alias="subscriptionBacklogSize", description="Include the bytes of each backlog.")
@@ -47,9 +47,9 @@ OnlyLoaded = Annotated[
     bool,
     Query(
         alias="onlyLoaded",
-        description="Do not load the topic: the answer for one that is not loaded has nothing but "
-        "`atRest`, what is stored of it. A loaded topic that is not used may be deleted by a "
-        "policy. Pulsar has no such parameter.",
+        description="Do not load the topic. The answer for a topic that is not loaded contains "
+        "only `atRest`, its stored state. A policy may delete a loaded topic that is not used. "
+        "Pulsar has no such parameter.",
     ),
 ]
 NoConsumers = Annotated[bool, Query(alias="excludeConsumers", description="Leave out consumers.")]

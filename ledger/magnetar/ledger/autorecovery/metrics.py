@@ -28,7 +28,7 @@ class AuditorMetrics:
     is_auditor: int = gauge("1 in the process that was elected auditor, else 0.")
     elections_won: int = counter("How often this process became the auditor.")
     is_disabled: int = gauge("1 while an operator has switched auto-recovery off.")
-    delay_s: float = gauge_of("How long a single lost bookie is waited for.")
+    delay_s: float = gauge_of("How long the auditor waits for a single lost bookie.")
 
     # Lost bookies
     bookies_registered: int = gauge("Registered bookies, read-only ones included.")
@@ -37,43 +37,48 @@ class AuditorMetrics:
         "1 while so many bookies vanished at once that the metadata store or the network is "
         "suspected: publishing is slowed down."
     )
-    delayed_audits_scheduled: int = counter("Audits that wait for a single bookie to come back.")
-    delayed_audits_cancelled: int = counter("Of those, how many ended because it came back.")
-    audits: dict[str, int] = counter_by(
-        "reason", "Audits by why they ran: lost, delayed, mass_loss, asked, again, periodic."
+    delayed_audits_scheduled: int = counter(
+        "Audits that were delayed so that a single bookie could come back."
     )
-    audit_failures: int = counter("Audits that failed and are tried again.")
-    audit_s: Histogram = histogram("One audit.", _RUN_BOUNDS_S)
+    delayed_audits_cancelled: int = counter(
+        "Delayed audits that were cancelled because the bookie came back."
+    )
+    audits: dict[str, int] = counter_by(
+        "reason", "Audits by reason: lost, delayed, mass_loss, asked, again, periodic."
+    )
+    audit_failures: int = counter("Audits that failed; the auditor retries them.")
+    audit_s: Histogram = histogram("Time of one audit.", _RUN_BOUNDS_S)
     audit_ledgers: int = counter("Ledgers whose metadata audits have read.")
     items_published: dict[str, int] = counter_by(
-        "source", "Items that were created or extended, by what found them: audit or a check."
+        "source", "Work items that were created or extended, by source: an audit or a check."
     )
 
     # Checks
-    checks: dict[str, int] = counter_by("check", "Periodic checks that came to their end.")
+    checks: dict[str, int] = counter_by("check", "Finished periodic checks.")
     check_failures: dict[str, int] = counter_by("check", "Periodic checks that failed.")
-    check_s: Histogram = histogram("One periodic check.", _RUN_BOUNDS_S)
-    checked_ledgers: dict[str, int] = counter_by("check", "Ledgers that checks looked at.")
-    checked_fragments: dict[str, int] = counter_by("check", "Fragments of these.")
+    check_s: Histogram = histogram("Time of one periodic check.", _RUN_BOUNDS_S)
+    checked_ledgers: dict[str, int] = counter_by("check", "Ledgers that checks examined.")
+    checked_fragments: dict[str, int] = counter_by("check", "Fragments that checks examined.")
     undecided_ledgers: dict[str, int] = counter_by(
-        "check", "Ledgers about which a check could not decide, after a second look."
+        "check", "Ledgers on which a check could not decide, even when it checked them again."
     )
     misplaced_fragments: int = gauge(
-        "Fragments of closed ledgers, at the last placement check, of which some write set lies in "
-        "fewer failure domains than it should."
+        "Fragments of closed ledgers with a write set in fewer failure domains than required, at "
+        "the last placement check."
     )
-    concentrated_fragments: int = gauge("Of those, how many lie in a single one.")
+    concentrated_fragments: int = gauge(
+        "Fragments of closed ledgers with a write set in a single failure domain, at the last "
+        "placement check."
+    )
 
     # Items, as of the last survey
     under_replicated_ledgers: int = gauge("Ledgers that wait for copies.")
-    under_replicated_bytes: int = gauge("Bytes that have to be copied, about.")
-    ledgers_in_work: int = gauge("Ledgers that a worker holds the lock of.")
-    oldest_item_age_s: float = gauge_of("Age of the oldest item.")
-    overdue_items: int = gauge("Items older than overdue_item_age_s.")
-    ledgers_without_replica: int = gauge(
-        "Ledgers of which no bookie has some of the entries: data loss."
-    )
-    unreadable_items: int = gauge("Items that this version cannot read: look at the log.")
+    under_replicated_bytes: int = gauge("Approximate bytes that have to be copied.")
+    ledgers_in_work: int = gauge("Ledgers whose lock a worker holds.")
+    oldest_item_age_s: float = gauge_of("Age of the oldest work item.")
+    overdue_items: int = gauge("Work items older than overdue_item_age_s.")
+    ledgers_without_replica: int = gauge("Ledgers with entries that no bookie has: data loss.")
+    unreadable_items: int = gauge("Work items that this release cannot read: see the log.")
 
 
 @dataclass(slots=True)

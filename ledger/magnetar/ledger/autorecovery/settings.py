@@ -15,9 +15,9 @@ class AuditorSettings(BaseModel):
         default=0.0,
         ge=0,
         le=30 * DAY_S,
-        description="A single bookie that is away counts as lost after this time: choose more than "
-        "a restart takes. `magnetar admin recovery delay` overrides it. Several bookies that are "
-        "away count as lost without delay.",
+        description="A single bookie that is not registered counts as lost after this time; "
+        "choose more than a restart takes. `magnetar admin recovery delay` overrides it. Several "
+        "unregistered bookies count as lost without delay.",
     )
     gather_s: float = Field(
         default=1.0,
@@ -29,8 +29,9 @@ class AuditorSettings(BaseModel):
         default=15.0,
         ge=0,
         le=3600,
-        description="A new auditor considers no bookie lost before it has led for this long: after "
-        "an outage of the metadata store, bookies need some time to register again.",
+        description="A new auditor considers no bookie lost before it has been the auditor for "
+        "this long: after an outage of the metadata store, bookies need some time to register "
+        "again.",
     )
     mass_loss_share: float = Field(
         default=0.4,
@@ -38,7 +39,7 @@ class AuditorSettings(BaseModel):
         le=1,
         description="If more than this share of the bookies vanishes within mass_loss_window_s, "
         "the auditor suspects the metadata store or the network (mass loss): it raises an alarm, "
-        "waits, then publishes work items slowly.",
+        "waits for mass_loss_wait_s, then publishes work items slowly.",
     )
     mass_loss_bookies_min: int = Field(
         default=2, ge=1, description="Fewer lost bookies never count as a mass loss."
@@ -65,8 +66,8 @@ class AuditorSettings(BaseModel):
         default=60.0,
         ge=0,
         le=DAY_S,
-        description="Delay of another audit after one that found lost bookies: clients that did "
-        "not know yet may have created ledgers on them. 0: none.",
+        description="Delay before another audit follows one that found lost bookies: clients that "
+        "did not know of the loss may have created ledgers on these bookies. 0: no further audit.",
     )
     retry_delay_s: float = Field(
         default=5.0, gt=0, le=3600, description="Delay before a failed audit or check is retried."
@@ -81,40 +82,42 @@ class AuditorSettings(BaseModel):
         default=64, ge=1, le=500, description="Ledgers whose metadata an audit reads in parallel."
     )
     publishes_at_once_max: int = Field(
-        default=32, ge=1, le=500, description="Work items that are written in parallel."
+        default=32, ge=1, le=500, description="Work items that an audit writes in parallel."
     )
     bookie_check_interval_s: float = Field(
         default=DAY_S,
         ge=0,
         le=365 * DAY_S,
-        description="How often all ledgers are searched for lost bookies even if none was seen to "
-        "vanish. 0: never.",
+        description="Time between two searches of all ledgers for lost bookies, even if no bookie "
+        "was seen to vanish. 0: never.",
     )
     all_ledgers_check_interval_s: float = Field(
         default=7 * DAY_S,
         ge=0,
         le=365 * DAY_S,
-        description="How often the first and the last entry that each bookie should hold of each "
-        "fragment are read. 0: never.",
+        description="Time between two checks that read the first and the last entry that each "
+        "bookie should hold of each fragment. 0: never.",
     )
     all_ledgers_check_share: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the other entries that this check reads as well, drawn at random.",
+        description="Share of the other entries that the check of all_ledgers_check_interval_s "
+        "reads as well, chosen at random.",
     )
     placement_check_interval_s: float = Field(
         default=0.0,
         ge=0,
         le=365 * DAY_S,
-        description="How often fragments are counted whose bookies share racks or zones. 0: never.",
+        description="Time between two checks that count fragments whose bookies share racks or "
+        "zones. 0: never.",
     )
     replicas_check_interval_s: float = Field(
         default=DAY_S,
         ge=0,
         le=365 * DAY_S,
-        description="How often bookies are asked which entries they have, which finds entries that "
-        "stayed at the ack quorum. 0: never.",
+        description="Time between two checks that ask bookies which entries they have. The check "
+        "finds entries that stayed at the ack quorum. 0: never.",
     )
     first_check_delay_s: float = Field(
         default=60.0,
@@ -123,16 +126,16 @@ class AuditorSettings(BaseModel):
         description="A check that is due when an auditor starts waits this long.",
     )
     check_ledgers_per_s_max: float = Field(
-        default=200.0, gt=0, le=100_000, description="Ledgers that a check looks at per second."
+        default=200.0, gt=0, le=100_000, description="Ledgers that a check examines per second."
     )
     check_ledgers_at_once_max: int = Field(
-        default=16, ge=1, le=500, description="Ledgers that a check looks at in parallel."
+        default=16, ge=1, le=500, description="Ledgers that a check examines in parallel."
     )
     check_ledger_timeout_s: float = Field(
         default=120.0,
         gt=0,
         le=3600,
-        description="A ledger whose bookies do not answer by then is checked again later.",
+        description="A ledger whose bookies do not answer within this time is checked again later.",
     )
     second_look_delay_s: float = Field(
         default=30.0,
@@ -148,7 +151,7 @@ class AuditorSettings(BaseModel):
         default=30.0,
         gt=0,
         le=DAY_S,
-        description="How often work items are counted for the metrics.",
+        description="Time between two counts of the work items for the metrics.",
     )
     survey_items_max: int = Field(
         default=10_000,

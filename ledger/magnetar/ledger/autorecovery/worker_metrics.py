@@ -10,37 +10,46 @@ from magnetar.ledger.under_replication import Range
 class WorkerMetrics:
     """Metrics of one worker. Belong to the event loop."""
 
-    items_taken: int = counter("Work items that were begun, each attempt.")
-    items_finished: int = counter("Work items deleted: the ledger is whole, or deleted.")
-    items_changed: int = counter(
-        "Work items of ledgers that were whole, not deleted since something was added meanwhile."
+    items_taken: int = counter("Attempts to process a work item.")
+    items_finished: int = counter(
+        "Work items deleted because the ledger has all copies, or was deleted."
     )
-    items_deferred: int = counter("Attempts after which something was left for later.")
-    items_aborted: int = counter("Attempts that ended because the ledger's lock was lost.")
-    ledgers_checked: int = counter("Looks at all replicas of a ledger.")
-    ledgers_fenced: int = counter("Open ledgers that were closed since they had lost a bookie.")
+    items_changed: int = counter(
+        "Work items of complete ledgers that were kept because something was added to the item "
+        "meanwhile."
+    )
+    items_deferred: int = counter("Attempts that postponed a part of the work.")
+    items_aborted: int = counter("Attempts that were aborted because the ledger's lock was lost.")
+    ledgers_checked: int = counter("Checks of all replicas of a ledger.")
+    ledgers_fenced: int = counter(
+        "Open ledgers that were fenced and closed because they had lost a bookie."
+    )
     ledgers_deleted: int = counter("Work items of ledgers that no longer existed.")
-    members_replaced: int = counter("Lost bookies that another one took the place of.")
-    swap_conflicts: int = counter("Replacements that met another change of the metadata.")
+    members_replaced: int = counter("Lost bookies that were replaced in an ensemble.")
+    swap_conflicts: int = counter(
+        "Replacements in an ensemble that conflicted with another change of the metadata."
+    )
     entries_read: int = counter("Entries read to be copied.")
-    bytes_read: int = counter("Bytes of their packets.")
+    bytes_read: int = counter("Bytes of the packets of entries read to be copied.")
     entries_copied: int = counter("Copies made: an entry for two bookies counts twice.")
-    bytes_copied: int = counter("Bytes of their packets.")
+    bytes_copied: int = counter("Bytes of the packets of copies made.")
     read_requests: int = counter("Requests for entries to be copied.")
     write_requests: int = counter("Requests to store copies.")
-    read_s: float = counter_s("Time that reads of entries took, added up.")
-    write_s: float = counter_s("Time that requests to store copies took, added up.")
+    read_s: float = counter_s("Total time of reads of entries.")
+    write_s: float = counter_s("Total time of requests to store copies.")
     bad_copies: int = counter("Copies that failed their digest when they were read.")
     unreadable_entries: int = counter("Entries that could not be read from any bookie.")
     scans: int = counter("Listings of the work items.")
-    failures: dict[str, int] = counter_by("kind", "Attempts after which something was left.")
+    failures: dict[str, int] = counter_by(
+        "kind", "Attempts that left a part of the work, by kind of failure."
+    )
 
     items_in_work: int = gauge("Ledgers that are being repaired.")
     items_waiting: int = gauge("Ledgers that wait for their next attempt.")
     disabled: int = gauge("1 while auto-recovery is switched off.")
-    lost_ledgers: int = gauge("Ledgers of which no bookie has some of the entries: data loss.")
+    lost_ledgers: int = gauge("Ledgers with entries that no bookie has: data loss.")
     unreachable_ledgers: int = gauge(
-        "Ledgers of which some entries are only on bookies that are lost or do not answer."
+        "Ledgers with entries whose only copies are on bookies that are lost or do not answer."
     )
 
     lost_entries: dict[int, list[Range]] = field(default_factory=dict)

@@ -15,8 +15,8 @@ class WorkerSettings(BaseModel):
         default=200.0,
         gt=0,
         le=10_000,
-        description="Work items taken per second: a bound on what many small ledgers cost the "
-        "metadata store (some ten requests each).",
+        description="Work items that one worker takes per second. The limit protects the metadata "
+        "store when many small ledgers need repair: each costs some ten requests.",
     )
     copy_bytes_per_s_max: int = Field(
         default=112 << 20,
@@ -27,21 +27,21 @@ class WorkerSettings(BaseModel):
     copy_bytes_in_flight_max: int = Field(
         default=8 << 20,
         ge=64 << 10,
-        description="Bytes requested and not yet stored, over all ledgers. Publishers' adds wait "
-        "behind them in the bookies.",
+        description="Bytes that one worker has requested and not yet stored, over all ledgers. In "
+        "the bookies, adds of publishers wait behind them.",
     )
     copy_read_bytes: int = Field(
         default=1 << 20,
         ge=4096,
         le=4 << 20,
         description="Entries are copied in runs of about this many bytes, one read and one add "
-        "each. Larger runs cost less CPU time. A larger entry is a run of its own.",
+        "each. Larger runs cost less CPU time. A larger entry is its own run.",
     )
     copy_attempts_max: int = Field(
         default=3,
         ge=1,
         le=100,
-        description="Attempts to copy one run of entries before its fragment is left for later.",
+        description="Attempts to copy one run of entries before the worker postpones its fragment.",
     )
     copy_retry_delay_s: float = Field(
         default=0.5, gt=0, le=60, description="Delay between two attempts to copy a run of entries."
@@ -64,8 +64,9 @@ class WorkerSettings(BaseModel):
         default=30.0,
         ge=0,
         le=86_400,
-        description="How long the writer of an open ledger may take to notice a lost bookie by "
-        "itself; then the ledger is fenced and closed, once there are bookies for a new one.",
+        description="How long the writer of an open ledger may take to notice a lost bookie. "
+        "After it the worker fences and closes the ledger, once there are enough bookies for a "
+        "new one.",
     )
     retry_delay_s: float = Field(
         default=5.0,
@@ -75,33 +76,37 @@ class WorkerSettings(BaseModel):
         "doubles with each further failure, up to retry_doublings_max times.",
     )
     retry_doublings_max: int = Field(
-        default=4, ge=0, le=20, description="Failures after which the delay is retry_delay_s_max."
+        default=4,
+        ge=0,
+        le=20,
+        description="Number of times that the delay doubles; after a further failure it is "
+        "retry_delay_s_max.",
     )
     retry_delay_s_max: float = Field(
         default=300.0,
         gt=0,
         le=86_400,
-        description="Delay after more failures, and if waiting alone does not help: no bookie has "
-        "some entries.",
+        description="Longest delay before a ledger is repaired again. It also applies to ledgers "
+        "with entries that no bookie has, because waiting alone does not help them.",
     )
     deferred_items_max: int = Field(
         default=10_000,
         ge=1,
-        description="Failed ledgers whose locks one worker keeps during their delay; locks of "
-        "further ones are released at once.",
+        description="Failed ledgers whose locks one worker keeps during their delay; the locks of "
+        "further ones are released immediately.",
     )
     rescan_s: float = Field(
         default=60.0,
         gt=0,
         le=3600,
-        description="All work items are listed this often even if no watch fired.",
+        description="The worker lists all work items this often even if no watch fired.",
     )
     scan_pause_s: float = Field(
         default=0.2,
         gt=0,
         le=60,
-        description="Shortest time between two listings of the work items; ten times as long as "
-        "the last one took, if that is more.",
+        description="Shortest time between two listings of the work items. The worker waits ten "
+        "times as long as the last listing took, if that is more.",
     )
     metadata_retries_max: int = Field(
         default=20,

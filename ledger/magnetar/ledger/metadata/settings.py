@@ -13,16 +13,17 @@ class MetadataSettings(BaseModel):
         ge=300,
         # A ZooKeeper server with the default tick shortens a longer timeout.
         le=40_000,
-        description="Ephemeral nodes of a process that was not heard of for this long are deleted. "
-        "A ZooKeeper server brings it within its own bounds; what it grants is what counts.",
+        description="If the metadata store has not heard from a process for this long, the "
+        "session of the process expires and its ephemeral nodes are deleted. A ZooKeeper server "
+        "adjusts the value to its own bounds; the adjusted value applies.",
     )
     operation_timeout_s: float = Field(
         default=10.0,
         gt=0,
         le=300,
-        description="An operation without an answer by then fails: unavailable if it certainly "
-        "changed nothing, outcome unknown otherwise. A write without a connection to ZooKeeper "
-        "first waits as long for the connection.",
+        description="An operation that the store does not answer within this time fails: as "
+        "unavailable if it certainly changed nothing, otherwise with an unknown outcome. Without "
+        "a connection to ZooKeeper, a write first waits equally long for the connection.",
     )
     connect_timeout_s: float = Field(
         default=10.0, gt=0, le=300, description="Time to reach the store when it is opened."
@@ -31,21 +32,21 @@ class MetadataSettings(BaseModel):
         default=100,
         ge=5,
         le=60_000,
-        description="Embedded store: how often to look for changes of other processes. Only done "
-        "while there are watches.",
+        description="Embedded store: time between two checks for changes by other processes. The "
+        "store checks only while there are watches.",
     )
     reconnect_delay_ms: int = Field(
         default=50,
         ge=1,
         le=10_000,
-        description="ZooKeeper: the first wait between attempts to reconnect; it grows by half "
-        "each time.",
+        description="ZooKeeper: first wait between attempts to reconnect; each further wait is "
+        "1.5 times as long.",
     )
     reconnect_delay_ms_max: int = Field(
         default=500,
         ge=1,
         le=60_000,
-        description="ZooKeeper: the longest wait between attempts to reconnect.",
+        description="ZooKeeper: longest wait between attempts to reconnect.",
     )
 
     zookeeper_user: SecretStr = Field(
@@ -63,8 +64,8 @@ class MetadataSettings(BaseModel):
     )
     zookeeper_tls_key_file: str = Field(
         default="",
-        description="ZooKeeper: private key of the client certificate, PEM. Empty = the file of "
-        "the certificate holds it.",
+        description="ZooKeeper: private key of the client certificate, PEM. Empty = the "
+        "certificate file also holds the key.",
     )
 
     @model_validator(mode="after")

@@ -17,18 +17,19 @@ class ObjectStoreSettings(BaseModel):
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9-]{0,62}$",
-        description="Name of the store. Each ledger in a store is recorded with it, so it never "
-        "changes while there are any.",
+        description="Name of the store. Each ledger in a store is recorded with this name: never "
+        "change it while the store holds ledgers.",
     )
     url: str = Field(
-        description="Where objects are: s3://bucket/prefix, gs://bucket/prefix, "
-        "az://container/prefix, file:///directory, or memory:// for tests. Without credentials: "
-        "these come from the environment of the process."
+        description="Location of the objects: s3://bucket/prefix, gs://bucket/prefix, "
+        "az://container/prefix, file:///directory, or memory:// for tests. It contains no "
+        "credentials: these come from the environment of the process."
     )
     endpoint: str = Field(
         default="",
         description="URL of a server that speaks the protocol of S3, GCS or Azure, such as "
-        "https://minio.example.com:9000. Empty: the provider's own, or what the environment says.",
+        "https://minio.example.com:9000. Empty: the endpoint in the environment, or the "
+        "provider's.",
     )
     region: str = Field(
         default="",
@@ -38,8 +39,8 @@ class ObjectStoreSettings(BaseModel):
     )
     path_style: bool = Field(
         default=True,
-        description="S3: whether the bucket is in the path of requests. If false, it is in the "
-        "host's name.",
+        description="S3: whether requests name the bucket in the path. If false, they name it in "
+        "the host name.",
     )
     allow_http: bool = Field(
         default=False, description="Whether the endpoint may be http://, without encryption."
@@ -51,29 +52,30 @@ class ObjectStoreSettings(BaseModel):
         default=60.0,
         gt=0,
         le=3_600,
-        description="Time for one request with all of its body. A part of part_bytes must get "
-        "through in it: 8 MiB in 60 s are 140 kB/s.",
+        description="Timeout of one request with its whole body. It must suffice to transfer a "
+        "part of part_bytes: 8 MiB in 60 s are 140 kB/s.",
     )
     retries_max: int = Field(
         default=5,
         ge=0,
         le=100,
-        description="A request that failed by a time-out, a lost connection or an error of the "
-        "server is sent again so often, with growing pauses.",
+        description="Retries of a request that failed by a timeout, a lost connection or a server "
+        "error, with growing delays.",
     )
     retry_time_max_s: float = Field(
         default=60.0,
         ge=0,
         le=240,
         description="No retry begins later than this after the first attempt. Signatures of "
-        "requests end after five minutes.",
+        "requests expire after five minutes.",
     )
     part_bytes: int = Field(
         default=8 << 20,
         ge=5 << 20,
         le=512 << 20,
-        description="An object is written in parts of this size, four at a time: a write takes "
-        "about six times this memory. Parts are larger where an object needs more than 9,000.",
+        description="Bytes of one part of an object. A write sends four parts in parallel and "
+        "takes about six times this memory. Parts are larger if an object needs more than 9,000 "
+        "of them.",
     )
 
     @field_validator("url")

@@ -87,7 +87,7 @@ class BrokerSettings(
     )
     namespaces: tuple[str, ...] = Field(
         default=("public/default",),
-        description="Namespaces that are created at the start, as tenant/namespace.",
+        description="Namespaces that are created at startup, as tenant/namespace.",
     )
 
     # --- ledgers of topics
@@ -117,11 +117,11 @@ class BrokerSettings(
     )
     entry_metadata_to_clients: bool = Field(
         default=True,
-        description="Whether clients that ask for it are sent what `entry_metadata` has stored. "
-        "Clients that do not ask get the messages without it.",
+        description="Whether the broker sends what `entry_metadata` has stored to clients that "
+        "request it. Other clients get the messages without it.",
     )
     connections_max: int = Field(
-        default=10_000, ge=1, description="Connections at once; more are closed on arrival."
+        default=10_000, ge=1, description="Open connections; further ones are closed immediately."
     )
     keep_alive_interval_ms: int = Field(
         default=30_000,
@@ -131,8 +131,8 @@ class BrokerSettings(
     liveness_probe_timeout_ms: int = Field(
         default=5_000,
         ge=10,
-        description="Time for a silent connection to answer a PING when another client claims its "
-        "producer name or its exclusive place.",
+        description="How long a silent connection may take to answer a PING when another client "
+        "claims its place, such as its producer name or its exclusive access.",
     )
     write_buffer_bytes_high: int = Field(
         default=_MIB,
@@ -142,8 +142,8 @@ class BrokerSettings(
     write_buffer_bytes_max: int = Field(
         default=16 * _MIB,
         ge=4096,
-        description="Unsent bytes of a connection at which the broker also stops reading from it: "
-        "its client sends requests and reads no answers.",
+        description="Unsent bytes of a connection at which the broker also stops reading from it, "
+        "because its client sends requests without reading the answers.",
     )
     requests_per_connection_max: int = Field(
         default=10_000,
@@ -170,75 +170,77 @@ class BrokerSettings(
         default=100,
         ge=0,
         le=60_000,
-        description="Time between two reads of a watched topic list.",
+        description="Shortest time between two reads of a watched topic list.",
     )
     producers_per_connection_max: int = Field(
-        default=10_000, ge=1, description="Producers of one connection."
+        default=10_000, ge=1, description="Producers of one connection; more get NotAllowed."
     )
     consumers_per_connection_max: int = Field(
-        default=10_000, ge=1, description="Consumers of one connection."
+        default=10_000, ge=1, description="Consumers of one connection; more get NotAllowed."
     )
     scalable_topics: bool = Field(
         default=True,
-        description="Whether clients of Pulsar 5 are served: they refuse to use a broker without "
-        "the commands for layouts of topics. Set it alike on all brokers of a cluster.",
+        description="Whether the broker serves clients of Pulsar 5: they refuse to use a broker "
+        "without the commands for topic layouts. Set the same value on all brokers of a cluster.",
     )
     scalable_sessions_per_connection_max: int = Field(
         default=10_000,
         ge=1,
-        description="Layouts of topics that one connection may follow, one for each producer and "
-        "consumer of a Pulsar 5 client; and as many stream and checkpoint consumers that it may "
-        "register. More get NotAllowed.",
+        description="Topic layouts that one connection may follow, one for each producer and "
+        "consumer of a Pulsar 5 client. Also the number of stream and checkpoint consumers that "
+        "it may register. More get NotAllowed.",
     )
     scalable_consumers_per_subscription_max: int = Field(
         default=1_000,
         ge=1,
-        description="Stream consumers of one subscription that may be registered, and checkpoint "
-        "consumers of one group, those that may come back included; more get NotAllowed.",
+        description="Registered stream consumers of one subscription, or checkpoint consumers of "
+        "one group; more get NotAllowed. Disconnected consumers count for "
+        "scalable_consumer_grace_ms.",
     )
     scalable_consumer_grace_ms: int = Field(
         default=60_000,
         ge=0,
         le=3_600_000,
-        description="A stream or checkpoint consumer whose connection is lost keeps its segments "
-        "this long. Pulsar's default.",
+        description="A stream or checkpoint consumer that loses its connection keeps its segments "
+        "for this long. Pulsar's default.",
     )
     scalable_segments_max: int = Field(
         default=64,
         ge=1,
         le=65_536,
-        description="Segments of one scalable topic that take messages at one time; splits beyond "
-        "that, and topics created with more, get NotAllowed. Pulsar's default.",
+        description="Active segments of one scalable topic. Splits beyond it, and the creation of "
+        "topics with more, get NotAllowed. Pulsar's default.",
     )
     scalable_entry_buckets: int = Field(
         default=4,
         ge=1,
         le=1_024,
-        description="Entry buckets of a new scalable topic, divided among its segments; merges "
-        "bring back as many. So many stream consumers share the topic at once, without a change of "
-        "its segments. Pulsar's default.",
+        description="Entry buckets of a new scalable topic, divided among its segments. A merged "
+        "segment gets those of both parents, but no more than this unless a parent has more. That "
+        "many stream consumers can share the topic without a change of its segments. Pulsar's "
+        "default.",
     )
     scalable_change_patience_ms: int = Field(
         default=1_000,
         ge=10,
         le=60_000,
-        description="A split or merge of a scalable topic that takes longer is carried on by every "
-        "broker whose clients have the topic open: the broker that began it may be gone. Producers "
-        "of Pulsar 5 give up after about 4,000 ms.",
+        description="If a split or merge of a scalable topic takes longer than this, every broker "
+        "whose clients have the topic open continues it: the broker that began it may be gone. "
+        "Producers of Pulsar 5 give up after about 4,000 ms.",
     )
     coordinator_watch_interval_ms: int = Field(
         default=1_000,
         ge=10,
         le=60_000,
-        description="Time between two looks at which brokers have the transaction coordinators, "
-        "while clients of Pulsar 5 watch that.",
+        description="Time between two checks of which brokers own the transaction coordinators. "
+        "The broker checks only while clients of Pulsar 5 watch the coordinators.",
     )
     client_metadata_bytes_max: int = Field(
         default=16 << 10,
         ge=1024,
         description="Bytes of names, properties and hash ranges of one producer or consumer, plus "
-        "64 per property; more get NotAllowed. Pulsar allows a consumer 1024 characters, and a "
-        "producer any number.",
+        "64 per property; more get NotAllowed. Pulsar limits a consumer to 1024 characters, and "
+        "does not limit a producer.",
     )
 
     turn_bytes_max: int = Field(
@@ -276,27 +278,31 @@ class BrokerSettings(
     tail_cache_bytes_max: int = Field(
         default=64 * _MIB,
         ge=0,
-        description="Bytes of the newest entries of all topics that stay in memory.",
+        description="Bytes of the newest entries of all topics that the broker keeps in memory.",
     )
 
     # --- topics
-    topics_max: int = Field(default=100_000, ge=1, description="Topics loaded at once.")
+    topics_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="Topics that the broker has loaded; it refuses to load more.",
+    )
     topic_load_timeout_ms: int = Field(
         default=25_000,
         ge=1,
-        description="Requests wait this long for a topic to load. Below the clients' usual 30 s.",
+        description="How long requests wait for a topic to load. Below the clients' usual 30 s.",
     )
     topic_close_timeout_ms: int = Field(
         default=10_000,
         ge=1,
         description="Time to close a topic; after it, the next owner recovers the topic. A stuck "
-        "close must not keep a topic from its next owner.",
+        "close must not keep the topic from its next owner.",
     )
     publish_drain_timeout_ms: int = Field(
         default=1_000,
         ge=0,
-        description="Time for pending publishes to finish before a topic moves; later ones may be "
-        "stored and also sent again.",
+        description="Time for pending publishes to finish before a topic moves. Publishes that "
+        "take longer may be stored and also sent again.",
     )
     topic_loads_at_once: int = Field(
         default=256,
@@ -316,14 +322,14 @@ class BrokerSettings(
     ack_persist_interval_ms_max: int = Field(
         default=10_000,
         ge=0,
-        description="The longest interval between two saves of a subscription's acknowledgements, "
-        "while more subscriptions are busy than cursor_saves_per_s_max allows for.",
+        description="Longest time between two saves of a subscription's acknowledgements while "
+        "more subscriptions are busy than cursor_saves_per_s_max allows for.",
     )
     cursor_saves_per_s_max: int = Field(
         default=200,
         ge=1,
-        description="Saves of acknowledgements per second, of all subscriptions of the broker; "
-        "more only where ack_persist_interval_ms_max would be exceeded.",
+        description="Saves of acknowledgements per second, of all subscriptions of the broker. "
+        "The broker exceeds it only to keep to ack_persist_interval_ms_max.",
     )
     shutdown_timeout_ms: int = Field(
         default=30_000,
@@ -355,7 +361,7 @@ class BrokerSettings(
     lookup_wait_ms: int = Field(
         default=20_000,
         ge=0,
-        description="A lookup that cannot be answered now waits this long, for example until the "
+        description="How long a lookup waits that cannot be answered yet, for example until the "
         "lease of a dead broker expires. Below the clients' usual 30 s.",
     )
     lookup_retry_ms: int = Field(
@@ -492,8 +498,8 @@ class BrokerSettings(
     console_forward_timeout_ms: int = Field(
         default=15_000,
         ge=1,
-        description="Timeout of a console request that is forwarded to the owner of a topic. As "
-        "long as the page waits.",
+        description="Timeout of a console request that is forwarded to the owner of a topic. The "
+        "page waits equally long.",
     )
     unload_order_timeout_ms: int = Field(
         default=30_000,
@@ -506,7 +512,8 @@ class BrokerSettings(
 
     plain_host: str = Field(
         default="",
-        description="Address for the ports without TLS, as 127.0.0.1; empty = the same as host.",
+        description="Address for the ports without TLS, such as 127.0.0.1; empty = the same as "
+        "host.",
     )
     insecure: bool = Field(
         default=False,
@@ -519,20 +526,20 @@ class BrokerSettings(
         default=None,
         ge=0,
         le=65_535,
-        description="Port of the binary protocol over TLS, as 6651; 0 = any free one; unset = no "
-        "such port.",
+        description="Port of the binary protocol over TLS, such as 6651; 0 = any free one; unset "
+        "= no TLS port.",
     )
     https_port: int | None = Field(
         default=None,
         ge=0,
         le=65_535,
-        description="Port of the HTTP service over TLS, as 8443; 0 = any free one; unset = no such "
-        "port.",
+        description="Port of the HTTP service over TLS, such as 8443; 0 = any free one; unset = "
+        "no TLS port.",
     )
     tls_certificate_file: str = Field(
         default="", description="The broker's certificate and its intermediate certificates, PEM."
     )
-    tls_key_file: str = Field(default="", description="Private key of the certificate, PEM.")
+    tls_key_file: str = Field(default="", description="Private key of tls_certificate_file, PEM.")
     tls_ca_file: str = Field(
         default="",
         description="CA certificates that client certificates must be signed by, PEM; empty = "
@@ -596,7 +603,7 @@ class BrokerSettings(
     oauth_keys_kept_s: float = Field(
         default=86_400.0,
         gt=0,
-        description="While an issuer does not answer, its last keys are used for this long.",
+        description="While an issuer does not answer, the broker uses its last keys for this long.",
     )
     oauth_keys_refresh_min_s: float = Field(
         default=10.0,
@@ -607,12 +614,14 @@ class BrokerSettings(
         default=5_000, ge=1, description="Timeout of a request to an issuer."
     )
     anonymous_role: str = Field(
-        default="", description="Role of clients without credentials; empty = they are refused."
+        default="",
+        description="Role of clients without credentials; empty = such clients are refused.",
     )
     credentials_refresh_ms: int = Field(
         default=30_000,
         ge=10,
-        description="Time that a client has to send new credentials when its own have expired.",
+        description="How long a client may take to send new credentials after its credentials "
+        "have expired.",
     )
     password_checks_at_once: int = Field(
         default=2, ge=1, description="Passwords checked in parallel, on threads."
@@ -666,7 +675,7 @@ class BrokerSettings(
         description="Certificate that this broker presents to other brokers, PEM; empty = none.",
     )
     broker_client_tls_key_file: str = Field(
-        default="", description="Private key of the certificate, PEM."
+        default="", description="Private key of broker_client_tls_certificate_file, PEM."
     )
 
     # --- audit and limits
@@ -714,7 +723,7 @@ class BrokerSettings(
     commands_per_s_max: int = Field(
         default=0,
         ge=0,
-        description="Commands per second of one connection, messages not counted; more have to "
+        description="Commands per second of one connection, messages not counted; further ones "
         "wait; 0 = no limit.",
     )
 
@@ -723,10 +732,15 @@ class BrokerSettings(
     # Reads of entries that are not in the tail cache.
 
     read_ahead_bytes: int = Field(
-        default=_MIB, ge=1, description="Size of one read behind the tail; two are held at most."
+        default=_MIB,
+        ge=1,
+        description="Bytes of one read of entries that are not in the tail cache; two such reads "
+        "are held at most.",
     )
     read_ahead_entries: int = Field(
-        default=5_000, ge=1, description="Entries of one read behind the tail."
+        default=5_000,
+        ge=1,
+        description="Entries of one read of entries that are not in the tail cache.",
     )
     read_retry_ms: int = Field(
         default=100,
@@ -745,18 +759,21 @@ class BrokerSettings(
         description="Bytes that one dispatcher writes before others get their turn.",
     )
     round_robin_messages_max: int = Field(
-        default=20, ge=1, description="Messages a Shared consumer gets before the next one's turn."
+        default=20,
+        ge=1,
+        description="Messages that a Shared consumer gets before the next consumer's turn.",
     )
     chunked_messages_max: int = Field(
         default=1_000,
         ge=1,
         description="Unfinished chunked messages of one Shared subscription whose consumer is "
-        "remembered; above it the oldest is forgotten.",
+        "remembered; above it the broker forgets the oldest.",
     )
     key_shared_consistent_hashing: bool = Field(
         default=True,
-        description="Key_Shared consumers share hashes by consistent hashing; false: each gets "
-        "half of the widest range (subscriptionKeySharedUseConsistentHashing of Pulsar).",
+        description="Whether Key_Shared consumers share hashes by consistent hashing. If false, "
+        "each new consumer gets half of the widest range "
+        "(subscriptionKeySharedUseConsistentHashing of Pulsar).",
     )
     look_ahead_per_consumer_max: int = Field(
         default=2_000,
@@ -765,25 +782,29 @@ class BrokerSettings(
         "entries are dispatched.",
     )
     look_ahead_per_subscription_max: int = Field(
-        default=20_000, ge=1, description="Key_Shared: such waiting entries per subscription."
+        default=20_000,
+        ge=1,
+        description="Key_Shared: entries per subscription that may wait for slow consumers while "
+        "later entries are dispatched.",
     )
     look_ahead_bytes_max: int = Field(
         default=4 * _MIB,
         ge=0,
-        description="Key_Shared: bytes of waiting entries that a subscription keeps in memory; "
-        "others are read again.",
+        description="Key_Shared: bytes of waiting entries that a subscription keeps in memory; it "
+        "reads others again.",
     )
     look_ahead_patience_ms: int = Field(
         default=100,
         ge=0,
-        description="Key_Shared: time for slow consumers to take their waiting entries before more "
-        "wait than look_ahead_bytes_max keeps.",
+        description="Key_Shared: if look_ahead_bytes_max is reached, how long slow consumers may "
+        "take to accept waiting entries before further entries wait without being kept in memory.",
     )
     failover_delay_ms: int = Field(
         default=1_000,
         ge=0,
         description="Delay before messages go to a new active Failover consumer, the first one "
-        "included: acks of the former one, or other consumers, may still arrive.",
+        "included: acknowledgements of the previous consumer, or other consumers, may still "
+        "arrive.",
     )
 
     # Producers and subscriptions.
@@ -816,14 +837,14 @@ class BrokerSettings(
         default=448 << 10,
         ge=1_024,
         le=512 << 10,
-        description="Bytes of a snapshot of producer names with their sequence ids: it must fit "
-        "into a metadata node.",
+        description="Bytes of a snapshot of producer names with their sequence ids. A metadata "
+        "node must be able to hold it.",
     )
     dedup_names_unused_s: float = Field(
         default=21_600.0,
         gt=0,
-        description="A producer name that is not connected and was not used for this long is "
-        "forgotten: what it sends again is stored again.",
+        description="The broker forgets a producer name that is not connected and was not used "
+        "for this long. Messages that the producer then sends again are stored again.",
     )
 
     # Delayed messages: their indexes.
@@ -855,7 +876,7 @@ class BrokerSettings(
     delayed_retry_ms: int = Field(
         default=5000,
         ge=10,
-        description="Pause after the index of delayed messages could not be stored or read.",
+        description="Delay before storing or reading the index of delayed messages is retried.",
     )
 
     # Retention and expiry: each topic is checked once per interval.
@@ -869,7 +890,7 @@ class BrokerSettings(
     backlog_quota_check_interval_s: float = Field(
         default=60.0,
         ge=0,
-        description="Time between two checks of backlog quotas, for producers that are connected.",
+        description="Time between two checks of backlog quotas for connected producers.",
     )
     subscription_expiry_check_interval_s: float = Field(
         default=300.0, ge=0, description="Time between two checks for unused subscriptions."
@@ -898,12 +919,13 @@ class BrokerSettings(
     topics_at_rest_loaded_max: int = Field(
         default=4,
         ge=1,
-        description="Unused topics loaded in parallel because something is due in them.",
+        description="Unused topics loaded in parallel because trimming, expiry or deletion is due "
+        "in them.",
     )
     topics_at_rest_remembered_max: int = Field(
         default=10_000,
         ge=1,
-        description="Unused topics whose last use is remembered. Topics beyond it count as unused "
+        description="Unused topics whose last use is remembered. Further topics count as unused "
         "since the latest use that was forgotten.",
     )
 
@@ -956,134 +978,147 @@ class BrokerSettings(
     schema_cache_bytes_max: int = Field(
         default=8 * _MIB,
         ge=0,
-        description="Bytes of schemas that are cached, as clients wrote them; 0 = no cache.",
+        description="Bytes of cached schemas, in the form in which clients wrote them; 0 = no "
+        "cache.",
     )
 
     # Replication between clusters.
 
     replication_start_at: Literal["latest", "earliest"] = Field(
         default="latest",
-        description="Where copying begins to a cluster that is new among a topic's policies: with "
-        "what is published from then on, or with all that the topic has.",
+        description="Where replication begins to a cluster that is new among a topic's policies. "
+        "latest: with messages published from then on; earliest: with all messages of the topic.",
     )
     replication_entries_max: int = Field(
         default=1_000,
         ge=1,
-        description="Entries of one topic that are under way to another cluster at a time.",
+        description="Entries of one topic that are sent to another cluster and not confirmed yet.",
     )
     replication_bytes_max: int = Field(
         default=8 * _MIB,
         ge=1,
-        description="Bytes of one topic that are under way to another cluster at a time; a single "
-        "larger entry may be.",
+        description="Bytes of one topic that are sent to another cluster and not confirmed yet. A "
+        "single entry may be larger.",
     )
     replication_pulsar_entries_max: int = Field(
         default=1,
         ge=1,
-        description="The same number towards Apache Pulsar. It cannot see that a message before "
-        "another one is missing: with more than 1, a message that it refused may be lost.",
+        description="Entries of one topic that are sent to a cluster of Apache Pulsar and not "
+        "confirmed yet. Pulsar cannot see that an earlier message is missing: with more than 1, a "
+        "message that it refused may be lost.",
     )
     replication_creates_partitions: bool = Field(
         default=True,
-        description="Whether partitioned topics are created at the other cluster, and get more "
-        "partitions there, before they are copied. Off: an operator does it there.",
+        description="Whether the broker creates partitioned topics at the other cluster, and adds "
+        "partitions there, before it copies them. If false, an operator does it there.",
     )
     replication_ttl_enabled: bool = Field(
         default=False,
-        description="Whether messages whose time to live is over are dropped though another "
-        "cluster does not have them yet. Pulsar does; it loses them there.",
+        description="Whether messages above their TTL expire although another cluster does not "
+        "have them yet. If true, they are lost there, as in Pulsar.",
     )
     replication_retry_s: float = Field(
-        default=0.1, gt=0, description="Pause after a failure of copying; it doubles."
+        default=0.1,
+        gt=0,
+        description="Delay before failed replication is retried; it doubles up to "
+        "replication_retry_s_max.",
     )
     replication_retry_s_max: float = Field(
-        default=60.0, gt=0, description="Longest pause after failures of copying."
+        default=60.0, gt=0, description="Longest delay before failed replication is retried."
     )
     replication_timeout_ms: int = Field(
-        default=30_000, ge=1, description="Time for one request to another cluster."
+        default=30_000, ge=1, description="Timeout of one request to another cluster."
     )
     replication_receipt_timeout_s: float = Field(
         default=120.0,
         gt=0,
-        description="Time for another cluster to confirm the oldest message under way, before the "
-        "connection is given up. The largest message must get over a slow link in it.",
+        description="How long another cluster may take to confirm the oldest unconfirmed message "
+        "before the broker closes the connection. It must suffice to send the largest message "
+        "over a slow link.",
     )
     replication_check_interval_s: float = Field(
         default=10.0,
         gt=0,
-        description="Time between two looks at what replication of a topic has left to do, such as "
-        "a cursor that could not be made.",
+        description="Time between two checks for unfinished work of a topic's replication, such "
+        "as a cursor that could not be created.",
     )
     replicated_subscriptions_enabled: bool = Field(
         default=True,
-        description="Whether subscriptions that ask for it are kept in step with those of the same "
-        "name in other clusters. Pulsar's name: enableReplicatedSubscriptions.",
+        description="Whether subscriptions that request it are synchronized with the "
+        "subscriptions of the same name in other clusters. Pulsar's name: "
+        "enableReplicatedSubscriptions.",
     )
     replicated_subscriptions_snapshot_interval_ms: int = Field(
         default=1_000,
         ge=10,
         description="Time between two snapshots of a topic that has a replicated subscription and "
-        "new messages: about so much is delivered again after a failover. Pulsar's name: "
-        "replicatedSubscriptionsSnapshotFrequencyMillis.",
+        "new messages. After a failover, consumers receive about the messages of this time again. "
+        "Pulsar's name: replicatedSubscriptionsSnapshotFrequencyMillis.",
     )
     replicated_subscriptions_snapshot_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="Time after which a snapshot is given up if a cluster does not answer. "
-        "Pulsar's name: replicatedSubscriptionsSnapshotTimeoutSeconds.",
+        description="The broker abandons a snapshot if another cluster does not answer within "
+        "this time. Pulsar's name: replicatedSubscriptionsSnapshotTimeoutSeconds.",
     )
     replicated_subscriptions_snapshots_max: int = Field(
         default=30,
         ge=2,
         description="Snapshots that are kept for a replicated subscription until it has "
-        "acknowledged all before them; of more, some in between go. Pulsar's name: "
-        "replicatedSubscriptionsSnapshotMaxCachedPerSubscription.",
+        "acknowledged all messages before them. Above it, the broker drops snapshots in between. "
+        "Pulsar's name: replicatedSubscriptionsSnapshotMaxCachedPerSubscription.",
     )
     replicated_subscriptions_acks_enabled: bool = Field(
         default=True,
-        description="Whether acknowledgements behind a hole, and of parts of batches, are told to "
-        "other Magnetars, and taken from them. Off: after a failover these messages come again.",
+        description="Whether acknowledgements beyond an unacknowledged message, and of parts of "
+        "batches, are replicated to and from other Magnetar clusters. If false, these messages "
+        "are delivered again after a failover.",
     )
     replicated_subscriptions_acks_window_entries: int = Field(
         default=10_000,
         ge=0,
         le=1_000_000,
-        description="Entries of a topic, stored before it was loaded, that are read once to find "
-        "out where they were published, if a replicated subscription has holes there. Single "
-        "acknowledgements of older ones are not told.",
+        description="Entries stored before a topic was loaded that the broker reads once to find "
+        "out where they were published. It reads them if a replicated subscription has "
+        "acknowledged messages there beyond an unacknowledged one. Such acknowledgements of older "
+        "entries are not replicated.",
     )
     replicated_subscriptions_origins_max: int = Field(
         default=10_000,
         ge=2,
         le=1_000_000,
-        description="Runs of copies of a topic whose places at their own cluster are kept in "
-        "memory, some 150 bytes each, while it has a replicated subscription. Copies in a row make "
-        "one run. Of more, the newest half as many are kept: acknowledgements before are not told.",
+        description="Runs of replicated messages whose positions in their source cluster a topic "
+        "keeps in memory, about 150 bytes each, while it has a replicated subscription. "
+        "Consecutive replicated messages are one run. Above it, only the newest half of this "
+        "number is kept: single acknowledgements of older messages are not replicated.",
     )
     replicated_subscriptions_acks_waiting_max: int = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Single acknowledgements of other clusters, in ranges, that wait at a topic "
-        "for the copies that they are of. More are dropped: their messages come again.",
+        description="Ranges of single acknowledgements from other clusters that wait at a topic "
+        "until their messages are replicated to it. More are dropped: their messages are "
+        "delivered again.",
     )
 
     # Transactions.
 
     transaction_coordinator_enabled: bool = Field(
         default=True,
-        description="Whether clients can use transactions. Costs nothing until one does: "
-        "coordinators and what topics keep for them appear with the first use.",
+        description="Whether clients can use transactions. Costs nothing before the first use: "
+        "coordinators, and the state that topics keep for them, are created then.",
     )
     transaction_coordinators: int = Field(
         default=4,
         ge=1,
         le=256,
-        description="Coordinators of the cluster, made at the first use; each is served by the "
-        "owner of its partition, and its log takes thousands of transactions per second.",
+        description="Coordinators of the cluster, created at the first use. The owner of its "
+        "partition serves each of them. Its log takes thousands of transactions per second.",
     )
     transaction_open_max: int = Field(
-        default=10_000, ge=1, description="Open transactions of one coordinator."
+        default=10_000,
+        ge=1,
+        description="Open transactions of one coordinator; more get NotAllowed.",
     )
     transaction_timeout_max_ms: int = Field(
         default=24 * 3600 * 1000,
@@ -1109,8 +1144,8 @@ class BrokerSettings(
     transaction_snapshot_entries: int = Field(
         default=20_000,
         ge=1,
-        description="Most entries of a topic with transactions that are read at its load to find "
-        "the aborted ones.",
+        description="Most entries that the load of a topic with transactions reads to find the "
+        "aborted transactions.",
     )
     transaction_check_interval_s: float = Field(
         default=10.0,
@@ -1133,10 +1168,13 @@ class BrokerSettings(
         default=10_000,
         ge=0,
         description="How long a commit or abort request waits until all topics have applied it; "
-        "after that the client is told that the decision is made.",
+        "after that the broker answers that the decision is made.",
     )
     transaction_retry_ms: int = Field(
-        default=200, ge=1, description="Delay before a commit or abort is sent again; it doubles."
+        default=200,
+        ge=1,
+        description="Delay before a commit or abort is sent again; it doubles up to "
+        "transaction_retry_ms_max.",
     )
     transaction_retry_ms_max: int = Field(
         default=10_000, ge=1, description="Longest delay before a commit or abort is sent again."
@@ -1157,16 +1195,16 @@ class BrokerSettings(
     # ---- WebSocket sessions
 
     websocket: bool = Field(
-        default=True, description="Whether the HTTP port takes WebSocket clients."
+        default=True, description="Whether the HTTP port accepts WebSocket clients."
     )
     websocket_origins: str = Field(
         default="",
         description="Origins of web pages that may connect and send changes over HTTP, separated "
-        "by commas, as https://console.example. Empty: same host and port only. *: any. Without "
-        "authentication, a broker on loopback also accepts these host names.",
+        "by commas, such as https://console.example. Empty: same host and port only. *: any. "
+        "Without authentication, a broker on loopback also accepts these host names.",
     )
     websocket_sessions_max: int = Field(
-        default=20_000, ge=1, description="WebSocket sessions at once; more get 503."
+        default=20_000, ge=1, description="Open WebSocket sessions; more get 503."
     )
     websocket_frame_bytes_max: int = Field(
         default=_MIB,
@@ -1287,11 +1325,14 @@ class BrokerSettings(
     metrics_topics_max: int = Field(
         default=1_000,
         ge=0,
-        description="Topics with series of their own; others are summed up per namespace. Also the "
-        "limit for namespaces.",
+        description="Topics with their own series; other topics are summed up per namespace. Also "
+        "the limit for namespaces.",
     )
     metrics_subscriptions_max: int = Field(
-        default=2_000, ge=0, description="Subscriptions, and consumers, with series of their own."
+        default=2_000,
+        ge=0,
+        description="Subscriptions with their own series; others are summed up per namespace. "
+        "Also the limit for consumers.",
     )
     metrics_rate_interval_ms: int = Field(
         default=60_000,
@@ -1309,8 +1350,8 @@ class BrokerSettings(
     history_bytes_max: int = Field(
         default=8 << 20,
         ge=0,
-        description="Memory for plots of the last hour, about 1.6 KB per topic with traffic or a "
-        "backlog, one point per metrics_rate_interval_ms. 0: none are kept.",
+        description="Bytes of memory for plots of the last hour, about 1.6 KB per topic with "
+        "traffic or a backlog, one point per metrics_rate_interval_ms. 0: no plots.",
     )
 
     # Traces.

@@ -15,93 +15,109 @@ class ObjectSettings(ObjectReadSettings):
 
     object_stores: tuple[ObjectStoreSettings, ...] = Field(
         default=(),
-        description="Object stores of the cluster, under names that stay: each ledger remembers "
-        'which one it went to. As JSON, [{"name": "main", "url": "s3://bucket"}]. Credentials '
-        "come from the environment of the process. All brokers have the same stores.",
+        description='Object stores of the cluster, as JSON: [{"name": "main", "url": '
+        '"s3://bucket"}]. Never change a name, because each ledger records the name of its store. '
+        "Credentials come from the environment of the process. Set the same stores on all "
+        "brokers.",
     )
     offload_store: str = Field(
         default="",
-        description="Name of the store that ledgers go to, unless a policy names another one.",
+        description="Name of the object store that ledgers are offloaded to, unless a policy "
+        "names another one.",
     )
     object_prefix: str = Field(
         default="",
-        description="What the keys of all objects begin with; empty, or with a slash at its end.",
+        description="Prefix of the keys of all objects; empty, or ending with a slash.",
     )
     object_prefixes_former: tuple[str, ...] = Field(
         default=(),
         max_length=16,
-        description="What object_prefix was before, as JSON. Objects under it are read in any "
-        "case; named here, those that no topic needs any more are deleted, too.",
+        description="Former values of object_prefix, as JSON. The broker reads objects under them "
+        "in any case. It deletes the unused ones only if their prefix is named here.",
     )
     object_key_file: str = Field(
         default="",
         description="File with keys that encrypt objects, one per line: an id, and 64 hex digits. "
-        "Only its owner, and a group, may read it. All keys open objects. It is read at the start.",
+        "Nobody but its owner and a group may be able to read it. Every key decrypts objects. The "
+        "broker reads the file at startup.",
     )
     object_key_id: str = Field(
         default="",
-        description="Id of the key in object_key_file for new objects; empty: they stay plain.",
+        description="Id of the key in object_key_file that encrypts new objects; empty: new "
+        "objects are not encrypted.",
     )
     object_bytes_min: int = Field(
         default=1 << 20,
         ge=0,
-        description="Smaller ledgers wait for object_small_wait_s before they are moved: an object "
-        "costs the same number of requests, whatever its size.",
+        description="Ledgers of fewer bytes wait for object_small_wait_s before they are "
+        "offloaded: an object costs the same number of requests, whatever its size.",
     )
     object_small_wait_s: float = Field(
-        default=24 * 60 * 60, ge=0, description="How long small ledgers wait before they move."
+        default=24 * 60 * 60,
+        ge=0,
+        description="How long ledgers below object_bytes_min wait before they are offloaded.",
     )
     offload_check_interval_s: float = Field(
-        default=10.0, ge=0, description="Time between two looks at what is to be moved; 0: none."
+        default=10.0,
+        ge=0,
+        description="Time between two searches for ledgers to offload; 0: never.",
     )
     offload_retry_s: float = Field(
-        default=1.0, gt=0, description="Pause after a failure; it doubles up to the maximum."
+        default=1.0,
+        gt=0,
+        description="Delay before a failed offload is retried; it doubles up to "
+        "offload_retry_s_max.",
     )
     offload_retry_s_max: float = Field(
-        default=300.0, gt=0, description="Longest pause after a failure."
+        default=300.0, gt=0, description="Longest delay before a failed offload is retried."
     )
     offload_copies_at_once: int = Field(
-        default=2, ge=1, le=64, description="Ledgers that a broker copies at the same time."
+        default=2,
+        ge=1,
+        le=64,
+        description="Ledgers that a broker copies to object stores in parallel.",
     )
     offload_bytes_per_s_max: int = Field(
         default=200 << 20,
         ge=0,
-        description="Bytes per second that a broker reads from bookies for copies; 0: no bound.",
+        description="Bytes per second that a broker reads from bookies to offload ledgers; 0: no "
+        "limit.",
     )
     manifest_interval_s: float = Field(
         default=60.0,
         ge=0,
-        description="Least time between two manifests of a topic, which say what its objects are. "
-        "When a ledger came into the store, the next one is written at once.",
+        description="Shortest time between two manifests of a topic, which describe its objects. "
+        "After a ledger was offloaded, the next manifest is written immediately.",
     )
     object_sweep_interval_s: float = Field(
         default=3600.0,
         ge=0,
-        description="Time between two passes that delete objects which no topic names; 0: none.",
+        description="Time between two sweeps, which delete unused objects: those that no topic "
+        "refers to. 0: never.",
     )
     object_grace_s: float = Field(
         default=3600.0,
         ge=0,
-        description="How long an object is kept that no topic names: readers may still use it.",
+        description="How long an unused object is kept, because readers may still use it.",
     )
 
     object_sweep_keys_max: int = Field(
         default=100_000,
         ge=1_000,
-        description="Objects that no topic names which a pass remembers until object_grace_s is "
-        "over, for each store and prefix, at about 400 bytes. Further ones have to wait.",
+        description="Unused objects that a sweep remembers until object_grace_s is over, per "
+        "store and prefix, about 400 bytes each. Further ones have to wait.",
     )
     object_scrub_days: float = Field(
         default=30.0,
         ge=0,
-        description="Each object is read back in full once in this time, by the broker that owns "
-        "its topic, and replaced if it is damaged while bookies have the ledger; 0: never.",
+        description="Period in which the broker that owns a topic reads back each of its objects "
+        "in full once. It replaces a damaged object if bookies still have the ledger. 0: never.",
     )
     object_scrub_bytes_per_s_max: int = Field(
         default=20 << 20,
         ge=0,
-        description="Bytes per second that a broker reads from object stores for that; 0: no "
-        "bound. 20 MiB/s are 50 TB in 30 days.",
+        description="Bytes per second that a broker reads from object stores for "
+        "object_scrub_days; 0: no limit. 20 MiB/s are 50 TB in 30 days.",
     )
 
     @model_validator(mode="after")

@@ -55,10 +55,12 @@ class PolicySettings(BaseModel):
         default=0, ge=0, description="Unused subscriptions are deleted after this time; 0 = never."
     )
     backlog_quota_bytes: int = Field(
-        default=0, ge=0, description="Largest backlog of a topic; 0 = no limit."
+        default=0, ge=0, description="Largest backlog of a topic, in bytes; 0 = no limit."
     )
     backlog_quota_s: int = Field(
-        default=0, ge=0, description="Age of the oldest message in a backlog; 0 = no limit."
+        default=0,
+        ge=0,
+        description="Greatest age of the oldest message in a backlog; 0 = no limit.",
     )
     backlog_quota_policy: BacklogPolicy = Field(
         default=BacklogPolicy.HOLD, description="Action when a backlog exceeds its quota."
@@ -125,7 +127,7 @@ class PolicySettings(BaseModel):
         default=True, description="Whether producers may delay the delivery of a message."
     )
     delayed_delivery_tick_ms: int = Field(
-        default=1000, ge=1, description="Delayed messages may be delivered this much late."
+        default=1000, ge=1, description="Delayed messages may be delivered up to this much late."
     )
     delayed_delivery_max_delay_ms: int = Field(
         default=0, ge=0, description="Longest delay of a message; 0 = no limit."
@@ -157,19 +159,19 @@ class PolicySettings(BaseModel):
         default=-1,
         ge=-1,
         description="The newest bytes of a topic that stay on bookies; older ledgers move to the "
-        "object store. 0 = all closed ledgers move, -1 = the size does not decide.",
+        "object store. 0 = all closed ledgers move, -1 = size is no criterion.",
     )
     offload_threshold_s: int = Field(
         default=-1,
         ge=-1,
-        description="Ledgers that were closed longer ago move to the object store; -1 = the age "
-        "does not decide.",
+        description="Ledgers that were closed longer ago than this move to the object store; -1 = "
+        "age is no criterion.",
     )
     offload_deletion_lag_s: int = Field(
         default=4 * 60 * 60,
         ge=-1,
-        description="How long ledgers that were copied to the object store are on bookies, too; "
-        "-1 = for ever.",
+        description="How long bookies keep a ledger after it was copied to the object store; -1 = "
+        "forever.",
     )
     encryption_required: bool = Field(
         default=False, description="Whether producers must encrypt their messages."
@@ -192,7 +194,9 @@ class PolicySettings(BaseModel):
         description="Unacknowledged messages of a Shared subscription; 0 = off.",
     )
     subscriptions_per_topic_max: int = Field(
-        default=2_000, ge=1, description="Subscriptions of one topic; each is a node and a cursor."
+        default=2_000,
+        ge=1,
+        description="Subscriptions of one topic. Each has a metadata node and a cursor.",
     )
     ensemble_size: int = Field(default=1, ge=1, le=32, description="Bookies of a topic's ledger.")
     write_quorum: int = Field(default=1, ge=1, le=32, description="Copies of each entry.")

@@ -22,87 +22,104 @@ class ScalingSettings(BaseModel):
 
     scalable_auto_scale: bool = Field(
         default=True,
-        description="Whether segments of scalable topics are split and merged by their load. "
-        "Namespaces and topics override it by their policy.",
+        description="Whether segments of scalable topics are split and merged automatically, by "
+        "their load. Policies of namespaces and topics override it.",
     )
     scalable_auto_scale_interval_s: float = Field(
         default=60.0,
         ge=0.05,
         le=3_600,
-        description="Time between two looks at the load of the scalable topics whose names this "
-        "broker owns. Each look splits or merges at most once in a topic.",
+        description="Time between two checks of the load of the scalable topics whose names this "
+        "broker owns. Each check makes at most one split or merge per topic.",
     )
     scalable_segments_min: int = Field(
         default=1,
         ge=1,
         le=65_536,
-        description="Segments of a scalable topic below which load merges none.",
+        description="Automatic merges never reduce a scalable topic to fewer segments than this.",
     )
     scalable_layout_depth_max: int = Field(
         default=10,
         ge=1,
         le=10_000,
-        description="Generations of segments in the layout of a topic at which load merges none: "
-        "each merge adds one. Sealed segments that are gone do not count.",
+        description="Generations of segments in a topic's layout at which automatic merges stop, "
+        "because each merge adds one. Sealed segments that were deleted do not count.",
     )
     scalable_split_msg_rate_in: float = Field(
-        default=10_000.0, gt=0, description="Published messages/s of a segment that split it."
+        default=10_000.0,
+        gt=0,
+        description="Published messages per second above which a segment is split.",
     )
     scalable_split_msg_rate_out: float = Field(
-        default=50_000.0, gt=0, description="Delivered messages/s of a segment that split it."
+        default=50_000.0,
+        gt=0,
+        description="Delivered messages per second above which a segment is split.",
     )
     scalable_split_bytes_rate_in: float = Field(
-        default=50e6, gt=0, description="Published bytes/s of a segment that split it."
+        default=50e6, gt=0, description="Published bytes per second above which a segment is split."
     )
     scalable_split_bytes_rate_out: float = Field(
-        default=250e6, gt=0, description="Delivered bytes/s of a segment that split it."
+        default=250e6,
+        gt=0,
+        description="Delivered bytes per second above which a segment is split.",
     )
     scalable_merge_msg_rate_in: float = Field(
         default=1_000.0,
         ge=0,
-        description="Published messages/s: two neighbours that are below all four of these "
-        "thresholds for scalable_merge_window_s are merged. Each is at most half of the one above "
-        "which a segment is split, so that no merge is followed by a split at the same load.",
+        description="Published messages per second below which neighbouring segments are merged. "
+        "Two neighbours are merged if they are below all four scalable_merge_* rates for "
+        "scalable_merge_window_s. Each of these is at most half of its scalable_split_* rate, so "
+        "that no merge is followed by a split at the same load.",
     )
     scalable_merge_msg_rate_out: float = Field(
-        default=5_000.0, ge=0, description="Delivered messages/s below which neighbours are merged."
+        default=5_000.0,
+        ge=0,
+        description="Delivered messages per second below which neighbouring segments are merged.",
     )
     scalable_merge_bytes_rate_in: float = Field(
-        default=5e6, ge=0, description="Published bytes/s below which neighbours are merged."
+        default=5e6,
+        ge=0,
+        description="Published bytes per second below which neighbouring segments are merged.",
     )
     scalable_merge_bytes_rate_out: float = Field(
-        default=25e6, ge=0, description="Delivered bytes/s below which neighbours are merged."
+        default=25e6,
+        ge=0,
+        description="Delivered bytes per second below which neighbouring segments are merged.",
     )
     scalable_consumers_split_msg_rate_in: float = Field(
         default=1_000.0,
         gt=0,
-        description="Published messages/s of the busiest segment above which it is split because a "
+        description="Published messages per second above which the busiest segment is split if a "
         "subscription has more stream consumers than the topic has segments.",
     )
     scalable_split_cooldown_s: float = Field(
         default=60.0,
         ge=0,
         le=86_400,
-        description="Time after a split or merge of a topic before load splits in it again.",
+        description="Time after a split or merge of a topic before its segments are split "
+        "automatically again.",
     )
     scalable_merge_cooldown_s: float = Field(
         default=300.0,
         ge=0,
         le=86_400,
-        description="Time after a split or merge of a topic before load merges in it again.",
+        description="Time after a split or merge of a topic before its segments are merged "
+        "automatically again.",
     )
     scalable_rebucket_cooldown_s: float = Field(
         default=60.0,
         ge=0,
         le=86_400,
-        description="Time after any change of a topic's segments before one of them gets entry "
-        "buckets, because a subscription has more stream consumers than the topic has segments.",
+        description="Time after any change of a topic's segments before a segment gets entry "
+        "buckets automatically. It gets them if a subscription has more stream consumers than the "
+        "topic has segments.",
     )
     scalable_merge_window_s: float = Field(
         default=300.0,
         ge=0,
         le=86_400,
-        description="How long two neighbours are below the thresholds before they are merged.",
+        description="How long two neighbouring segments must be below the scalable_merge_* rates "
+        "before they are merged.",
     )
 
     @model_validator(mode="after")

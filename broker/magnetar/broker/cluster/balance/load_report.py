@@ -91,20 +91,30 @@ class LoadReport(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     sent_ms: int = Field(default=0, description="Wall clock of the broker, for people only.")
-    cpu_percent: float = Field(default=0.0, ge=0, description="Of the processors it may use.")
-    network_in_percent: float = Field(default=0.0, ge=0, description="Of the bandwidth it may use.")
+    cpu_percent: float = Field(
+        default=0.0, ge=0, description="Use of the processors that the broker may use."
+    )
+    network_in_percent: float = Field(
+        default=0.0, ge=0, description="Use of the bandwidth that the broker may use."
+    )
     network_out_percent: float = Field(default=0.0, ge=0)
-    memory_bytes: int = Field(default=0, ge=0, description="Resident; unloading gives none back.")
+    memory_bytes: int = Field(
+        default=0, ge=0, description="Resident memory. Unloading topics does not reduce it."
+    )
     topics: int = Field(default=0, ge=0)
     connections: int = Field(default=0, ge=0)
-    topics_max: int = Field(default=100_000, ge=1, description="It loads no more than these.")
+    topics_max: int = Field(default=100_000, ge=1, description="Most topics that the broker loads.")
     bundles: dict[str, BundleLoad] = Field(
-        default_factory=dict, description="By tenant/namespace/bundle; the heaviest, if too many."
+        default_factory=dict,
+        description="Bundles by tenant/namespace/bundle; only the heaviest, if there are too many.",
     )
     segments: dict[str, SegmentLoad] = Field(
-        default_factory=dict, description="Loaded segments by name; the heaviest, if too many."
+        default_factory=dict,
+        description="Loaded segments by name; only the heaviest, if there are too many.",
     )
-    segments_left_off: int = Field(default=0, ge=0, description="Loaded ones that are not listed.")
+    segments_left_off: int = Field(
+        default=0, ge=0, description="Loaded segments that are not listed."
+    )
 
     @property
     def usage_percent(self) -> float:

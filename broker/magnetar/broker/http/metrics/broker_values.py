@@ -38,7 +38,7 @@ from magnetar.ledger.position import EARLIEST
 COORDINATOR: Sequence[Column[Coordinator]] = (
     gauge(
         "pulsar_txn_active_count",
-        "Transactions that have not ended everywhere.",
+        "Transactions whose end is not applied everywhere yet.",
         lambda c: len(c.state.transactions),
     ),
     counter(
@@ -48,7 +48,7 @@ COORDINATOR: Sequence[Column[Coordinator]] = (
     counter("pulsar_txn_created_total", "Transactions begun.", lambda c: c.counters.created),
     counter(
         "pulsar_txn_timeout_total",
-        "Transactions whose time was over.",
+        "Transactions that timed out.",
         lambda c: c.counters.timed_out,
     ),
     counter(
@@ -71,17 +71,18 @@ class OnTopics(NamedTuple):
 BUFFERS: Sequence[Column[OnTopics]] = (
     gauge(
         "pulsar_txn_tb_active_total",
-        "Transactions with messages on topics here, not ended.",
+        "Open transactions with messages on topics of this broker.",
         lambda each: each.open,
     ),
     counter(
         "pulsar_txn_tb_committed_total",
-        "Those that were committed, on topics while here.",
+        "Committed transactions with messages on topics of this broker, counted while it owned "
+        "them.",
         lambda each: each.committed,
     ),
     counter(
         "pulsar_txn_tb_aborted_total",
-        "Those that were aborted, on topics while here.",
+        "Aborted transactions with messages on topics of this broker, counted while it owned them.",
         lambda each: each.aborted,
     ),
 )
@@ -159,7 +160,7 @@ PLAIN: Sequence[Column[BrokerView]] = (
     gauge("magnetar_broker_topics", "Topics loaded.", lambda b: len(b.services.topics.loaded)),
     gauge(
         "magnetar_broker_unsubscribed_bytes",
-        "Bytes that loaded topics keep since nobody has subscribed to them.",
+        "Bytes that loaded topics keep because they have no subscription.",
         _unsubscribed_bytes,
     ),
     gauge(
@@ -184,7 +185,7 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_connections_refused_total",
-        "Connections over the limit.",
+        "Connections refused because of a limit on connections.",
         lambda b: b.services.counters.connections_refused,
     ),
     counter(
@@ -199,7 +200,7 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_authentications_failed_total",
-        "Clients that proved nothing.",
+        "Clients whose authentication failed.",
         lambda b: b.services.counters.authentications_failed,
     ),
     counter(
@@ -209,12 +210,12 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_checksum_errors_total",
-        "Messages that arrived damaged.",
+        "Messages that arrived with a wrong checksum.",
         lambda b: b.services.counters.checksum_errors,
     ),
     counter(
         "magnetar_broker_publish_pauses_total",
-        "Times a connection was not read.",
+        "Times the broker stopped reading from a publisher's connection.",
         lambda b: b.services.counters.publish_pauses,
     ),
     counter(
@@ -234,7 +235,7 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_upkeep_failures_total",
-        "Trimmings, expirations and the like that failed; they are tried again.",
+        "Trimming, expiry and other upkeep of topics that failed; the broker retries it.",
         lambda b: b.upkeep.failures,
     ),
     counter(
@@ -249,22 +250,22 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_topics_at_rest_failures_total",
-        "Reads and loads of topics that no client uses that failed; they are tried again.",
+        "Failed reads and loads of topics that no client uses; the broker retries them.",
         lambda b: b.at_rest.failures,
     ),
     gauge(
         "magnetar_broker_replicators",
-        "Topics that are copied to other clusters, once for each cluster.",
+        "Topics that are replicated to other clusters, once for each cluster.",
         _of_copies(lambda _: 1),
     ),
     gauge(
         "magnetar_broker_replicators_failing",
-        "Of these, how many copy nothing at present because of an error.",
+        "Topics, once for each cluster, whose replication an error stops at present.",
         _of_copies(lambda sender: bool(sender.problem)),
     ),
     gauge(
         "magnetar_broker_replication_backlog",
-        "Entries that are not at the other clusters yet.",
+        "Entries that other clusters have not received yet.",
         _of_copies(lambda sender: sender.cursor.backlog_entries),
     ),
     gauge(
@@ -279,12 +280,14 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_subscription_snapshots_timed_out_total",
-        "Snapshots that were given up because a cluster did not answer in time.",
+        "Snapshots for replicated subscriptions that were abandoned because a cluster did not "
+        "answer in time.",
         lambda b: b.services.topics.subscription_counts.snapshots_timed_out,
     ),
     counter(
         "magnetar_broker_subscription_snapshots_interrupted_total",
-        "Snapshots that were given up because a connection to a cluster was lost.",
+        "Snapshots for replicated subscriptions that were abandoned because a connection to a "
+        "cluster was lost.",
         lambda b: b.services.topics.subscription_counts.snapshots_interrupted,
     ),
     counter(
@@ -294,49 +297,50 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_subscription_updates_applied_total",
-        "Updates of other clusters that have moved a replicated subscription here.",
+        "Updates from other clusters that moved a replicated subscription here.",
         lambda b: b.services.topics.subscription_counts.updates_applied,
     ),
     counter(
         "magnetar_broker_subscription_updates_refused_total",
-        "Updates of other clusters that could not be carried out, or not yet.",
+        "Updates of replicated subscriptions from other clusters that could not be applied, or "
+        "not yet.",
         lambda b: b.services.topics.subscription_counts.updates_refused,
     ),
     counter(
         "magnetar_broker_subscription_markers_malformed_total",
-        "Markers of other clusters that make no sense here; they are ignored.",
+        "Malformed markers from other clusters; the broker ignores them.",
         lambda b: b.services.topics.subscription_counts.markers_malformed,
     ),
     counter(
         "magnetar_broker_subscription_markers_unknown_total",
-        "Markers of other clusters of a type that is not known here; they are ignored.",
+        "Markers from other clusters of an unknown type; the broker ignores them.",
         lambda b: b.services.topics.subscription_counts.markers_unknown,
     ),
     counter(
         "magnetar_broker_subscription_acks_told_total",
-        "Entries behind holes of replicated subscriptions, or batches acknowledged in part, "
-        "whose acknowledgement was written for other clusters.",
+        "Single acknowledgements of replicated subscriptions written for other clusters: entries "
+        "after an unacknowledged one, or partly acknowledged batches.",
         lambda b: b.services.topics.subscription_counts.acks_told,
     ),
     counter(
         "magnetar_broker_subscription_acks_applied_total",
-        "Entries that are acknowledged here because another cluster told so one by one.",
+        "Entries acknowledged here by single acknowledgements from other clusters.",
         lambda b: b.services.topics.subscription_counts.acks_applied,
     ),
     gauge(
         "magnetar_broker_subscription_acks_waiting",
-        "Entries that other clusters have acknowledged one by one, and that may still come.",
+        "Entries with a single acknowledgement from another cluster that may still arrive here.",
         lambda b: b.services.topics.subscription_counts.acks_waiting,
     ),
     counter(
         "magnetar_broker_subscription_acks_absent_total",
-        "Entries that other clusters have acknowledged one by one, and that are not here.",
+        "Entries with a single acknowledgement from another cluster that are not here.",
         lambda b: b.services.topics.subscription_counts.acks_absent,
     ),
     counter(
         "magnetar_broker_subscription_acks_dropped_total",
-        "Entries whose acknowledgement by another cluster was not carried out: too many wait, "
-        "or the subscription is not replicated here.",
+        "Entries whose single acknowledgement from another cluster was dropped: too many wait, or "
+        "the subscription is not replicated here.",
         lambda b: b.services.topics.subscription_counts.acks_dropped,
     ),
     counter(
@@ -346,52 +350,53 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_offloaded_bytes_total",
-        "Bytes of objects that were written.",
+        "Bytes of objects written to object stores.",
         _of_offloading(lambda o: o.offloader.counts.bytes_copied),
     ),
     counter(
         "magnetar_broker_offload_released_ledgers_total",
-        "Ledgers that bookies may forget, because their objects were read back in full.",
+        "Ledgers that bookies may delete, because their objects were read back in full.",
         _of_offloading(lambda o: o.offloader.counts.ledgers_forgotten),
     ),
     counter(
         "magnetar_broker_offload_failures_total",
-        "Times that moving the ledgers of a topic failed; it is tried again.",
+        "Failed attempts to offload the ledgers of a topic; the broker retries them.",
         _of_offloading(lambda o: o.offloader.counts.failures),
     ),
     counter(
         "magnetar_broker_objects_replaced_total",
-        "Objects that were found damaged while bookies had the ledger, and written again.",
+        "Damaged objects that were written again, because bookies still had the ledger.",
         _of_offloading(lambda o: o.offloader.counts.objects_replaced),
     ),
     counter(
         "magnetar_broker_manifests_written_total",
-        "Manifests of topics that were written beside their objects.",
+        "Manifests of topics written to object stores.",
         _of_offloading(lambda o: o.manifests.counts.written if o.manifests else 0),
     ),
     counter(
         "magnetar_broker_manifest_failures_total",
-        "Times that a manifest of a topic could not be written; it is tried again.",
+        "Failed attempts to write a manifest of a topic; the broker retries them.",
         _of_offloading(lambda o: o.manifests.counts.failures if o.manifests else 0),
     ),
     counter(
         "magnetar_broker_objects_scrubbed_total",
-        "Objects that were read back in full by the scrub, and found whole.",
+        "Objects that the scrub read back in full and found intact.",
         _of_offloading(lambda o: o.scrubber.counts.whole),
     ),
     counter(
         "magnetar_broker_objects_damaged_total",
-        "Objects that the scrub found damaged. Those of ledgers on bookies are replaced.",
+        "Objects that the scrub found damaged. The broker replaces those whose ledgers bookies "
+        "still have.",
         _of_offloading(lambda o: o.scrubber.counts.damaged),
     ),
     counter(
         "magnetar_broker_objects_gone_total",
-        "Objects that topics name and the store does not have, as the scrub found.",
+        "Objects that the scrub found missing in the store although topics refer to them.",
         _of_offloading(lambda o: o.scrubber.counts.gone),
     ),
     counter(
         "magnetar_broker_objects_unreachable_total",
-        "Times that the scrub could not read an object; it is tried again.",
+        "Failed attempts of the scrub to read an object; the broker retries them.",
         _of_offloading(lambda o: o.scrubber.counts.unreachable),
     ),
     counter(
@@ -401,83 +406,85 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     gauge(
         "magnetar_broker_ledgers_lost",
-        "Ledgers of loaded topics that lie in an object only which is damaged or gone: alarm.",
+        "Ledgers of loaded topics whose only copy is an object that is damaged or missing. Data "
+        "loss: raise an alarm.",
         _of_offloading(lambda o: sum(o.scrubber.lost.values())),
     ),
     counter(
         "magnetar_broker_segment_splits_total",
-        "Splits of segments of scalable topics that this broker has brought to their end.",
+        "Splits of segments of scalable topics that this broker finished.",
         lambda b: b.services.topics.scalable.counts.splits,
     ),
     counter(
         "magnetar_broker_segment_merges_total",
-        "Merges of segments, in the same way.",
+        "Merges of segments of scalable topics that this broker finished.",
         lambda b: b.services.topics.scalable.counts.merges,
     ),
     counter(
         "magnetar_broker_segments_pruned_total",
-        "Sealed segments that nobody needed any more, and that this broker had deleted.",
+        "Sealed segments that this broker deleted because they were not needed any more.",
         lambda b: b.services.topics.scalable.counts.pruned,
     ),
     counter(
         "magnetar_broker_topic_migrations_total",
-        "Plain and partitioned topics that this broker has made scalable.",
+        "Plain and partitioned topics that this broker converted to scalable topics.",
         lambda b: b.services.topics.scalable.counts.migrations,
     ),
     counter(
         "magnetar_broker_segment_change_failures_total",
-        "Times that a split, merge or migration was not brought to its end; it is tried again.",
+        "Failed attempts to finish a split, merge or migration; the broker retries them.",
         lambda b: b.services.topics.scalable.counts.failures,
     ),
     counter(
         "magnetar_broker_segment_change_seconds_total",
-        "Time that these splits and merges took, from begin to commit.",
+        "Time that splits and merges of segments took, from begin to commit.",
         lambda b: b.services.topics.scalable.counts.seconds,
     ),
     gauge(
         "magnetar_broker_segment_stall_seconds_max",
-        "Longest time since the start that a split or merge held up publishing of its keys.",
+        "Longest time, since the broker started, that a split or merge blocked publishing of its "
+        "keys.",
         lambda b: b.services.topics.scalable.counts.stall_s_max,
     ),
     gauge(
         "magnetar_broker_segment_change_age_seconds",
-        "Age of the oldest split or merge under way that this broker knows; 0: none.",
+        "Age of the oldest unfinished split or merge that this broker knows of; 0: none.",
         lambda b: b.services.topics.scalable.counts.oldest_s(wall_ms=b.services.clock.wall_ms()),
     ),
     gauge(
         "magnetar_broker_scalable_topics_full",
-        "Scalable topics that load asks to split, and that may have no more segments.",
+        "Scalable topics whose load requires a split, but that may have no more segments.",
         lambda b: b.auto_scaling.full,
     ),
     counter(
         "magnetar_broker_auto_scaling_failures_total",
-        "Times that a scalable topic could not be looked at, split or merged for its load.",
+        "Failed attempts to check, split or merge a scalable topic for its load.",
         lambda b: b.auto_scaling.failures,
     ),
 )
 """Metrics of the broker alone, without labels."""
 
 SEGMENTS: Sequence[Column[int]] = (
-    gauge("magnetar_broker_segments", "Segments that are loaded, by their state.", lambda n: n),
+    gauge("magnetar_broker_segments", "Loaded segments of scalable topics, by state.", lambda n: n),
 )
 """Label: `state`, active or sealed."""
 
 PUBLISH_LATENCY = Named(
     "magnetar_broker_publish_latency_seconds",
     Kind.HISTOGRAM,
-    "From the arrival of an entry to its durability.",
+    "Time from the arrival of an entry until it is durable.",
 )
 
 CONNECTIONS: Sequence[Column[BrokerView]] = (
     gauge("pulsar_active_connections", "Connections now.", lambda b: b.connections()),
     gauge(
         "pulsar_connection_created_total_count",
-        "Connections that were asked for.",
+        "Connections that clients requested.",
         lambda b: b.services.counters.connections_opened + b.services.counters.connections_refused,
     ),
     gauge(
         "pulsar_connection_create_success_count",
-        "Connections that were taken.",
+        "Connections that were accepted.",
         lambda b: b.services.counters.connections_opened,
     ),
     gauge(
@@ -525,17 +532,17 @@ class LeftOut(NamedTuple):
 LEFT_OUT: Sequence[Column[LeftOut]] = (
     gauge(
         "magnetar_metrics_topics_left_out",
-        "Topics without series of their own, for want of room: metrics_topics_max.",
+        "Topics without their own series, because of metrics_topics_max.",
         lambda left: left.topics,
     ),
     gauge(
         "magnetar_metrics_subscriptions_left_out",
-        "Subscriptions without series of their own: metrics_subscriptions_max.",
+        "Subscriptions without their own series, because of metrics_subscriptions_max.",
         lambda left: left.subscriptions,
     ),
     gauge(
         "magnetar_metrics_namespaces_left_out",
-        "Namespaces of such topics that have no series either.",
+        "Namespaces without their own series, because of metrics_topics_max.",
         lambda left: left.namespaces,
     ),
 )
@@ -551,7 +558,7 @@ class CacheLook(NamedTuple):
 
 
 CACHE: Sequence[Column[CacheLook]] = (
-    gauge("pulsar_ml_count", "Topics loaded, each a managed log.", lambda c: c.topics),
+    gauge("pulsar_ml_count", "Loaded topics, each a managed log.", lambda c: c.topics),
     gauge("pulsar_ml_cache_used_size", "Bytes in the tail cache.", lambda c: c.pool.size_bytes),
     gauge(
         "pulsar_ml_cache_entries",
@@ -560,22 +567,22 @@ CACHE: Sequence[Column[CacheLook]] = (
     ),
     counter(
         "pulsar_ml_cache_inserted_entries_total",
-        "Entries that came into it.",
+        "Entries inserted into the tail cache.",
         lambda c: c.pool.inserted_entries,
     ),
     counter(
         "pulsar_ml_cache_evicted_entries_total",
-        "Entries that left it.",
+        "Entries evicted from the tail cache.",
         lambda c: c.pool.evicted_entries,
     ),
     gauge(
         "pulsar_ml_cache_hits_rate",
-        "Looks into it per second that found the entry.",
+        "Lookups in the tail cache per second that found the entry.",
         lambda c: c.hits_rate,
     ),
     gauge(
         "pulsar_ml_cache_misses_rate",
-        "Looks into it per second that did not.",
+        "Lookups in the tail cache per second that did not find the entry.",
         lambda c: c.misses_rate,
     ),
 )
@@ -595,8 +602,8 @@ WRITE_LATENCY: Sequence[Column[Sequence[int]]] = (
     *(
         gauge(
             f"pulsar_storage_write_latency_le_{step}",
-            "Entries of the last interval that were durable within so many ms, and not within the "
-            "step below.",
+            "Entries of the last interval that were durable within this many ms, but not "
+            "within the next lower step.",
             _step(at),
         )
         for at, step in enumerate(LATENCY_STEPS_MS)
@@ -609,8 +616,8 @@ ENTRY_SIZE: Sequence[Column[Sequence[int]]] = (
     *(
         gauge(
             f"pulsar_entry_size_le_{step}",
-            "Entries of the last interval of so many bytes, and more than the step below; those of "
-            "one read count with their mean.",
+            "Entries of the last interval with up to this many bytes, but more than the next lower "
+            "step. Entries of one read count with their mean size.",
             _step(at),
         )
         for at, step in enumerate(SIZE_STEPS)
@@ -622,42 +629,42 @@ ENTRY_SIZE: Sequence[Column[Sequence[int]]] = (
 OWNERSHIP: Sequence[Column[Cluster]] = (
     gauge(
         "magnetar_broker_serving",
-        "1 while it may serve, by its own clock; else 0.",
+        "1 while the broker may serve, by its own clock; else 0.",
         lambda c: c.guard.is_valid,
     ),
     gauge(
         "magnetar_broker_lease_left_seconds",
-        "Time until it stops serving, unless the metadata store answers before.",
+        "Time until the broker stops serving, unless the metadata store answers before.",
         lambda c: c.guard.left_s,
     ),
     gauge(
         "magnetar_broker_bundles_owned",
-        "Bundles of topics that it owns.",
+        "Bundles of topics that the broker owns.",
         lambda c: len(c.ownership.owned()),
     ),
     gauge(
         "magnetar_broker_leader",
-        "1 if it chooses the owners of bundles; else 0.",
+        "1 if the broker is the leader, which chooses the owners of bundles; else 0.",
         lambda c: c.is_leader,
     ),
     counter(
         "magnetar_broker_leases_run_out_total",
-        "Times that it stopped serving for want of contact.",
+        "Times that the broker stopped serving because it did not reach the metadata store.",
         lambda c: c.guard.runs_out,
     ),
     counter(
         "magnetar_broker_leases_taken_total",
-        "Bundles that it took.",
+        "Bundles that the broker acquired.",
         lambda c: c.ownership.leases_taken,
     ),
     counter(
         "magnetar_broker_unloads_total",
-        "Bundles that it gave up on purpose.",
+        "Bundles that the broker unloaded.",
         lambda c: c.ownership.unloads,
     ),
     counter(
         "magnetar_broker_unload_failures_total",
-        "Bundles that it could not give up.",
+        "Failed attempts to unload a bundle.",
         lambda c: c.ownership.unload_failures,
     ),
 )
@@ -666,17 +673,18 @@ OWNERSHIP: Sequence[Column[Cluster]] = (
 BALANCE: Sequence[Column[Balancer]] = (
     gauge(
         "magnetar_broker_load_usage_ratio",
-        "Use of the processor or the network, whichever is nearer to its limit.",
+        "Usage of the processor or the network, whichever is nearer to its limit.",
         lambda b: b.reporter.latest.usage_percent / 100,
     ),
     gauge(
         "magnetar_broker_load_cost",
-        "What its bundles are worth; 1 is one bundle at its limit of topics, sessions or traffic.",
+        "Cost of the broker's bundles; 1 is one bundle at its limit of topics, sessions or "
+        "traffic.",
         lambda b: b.reporter.cost,
     ),
     counter(
         "magnetar_broker_load_reports_sent_total",
-        "Load reports sent to the others.",
+        "Load reports sent to the other brokers.",
         lambda b: b.reporter.reports_sent,
     ),
     counter(
@@ -702,15 +710,19 @@ BALANCE: Sequence[Column[Balancer]] = (
 )
 
 LOAD: Sequence[Column[LoadReport]] = (
-    gauge("pulsar_lb_cpu_usage", "Percent of the processors it may use.", lambda r: r.cpu_percent),
+    gauge(
+        "pulsar_lb_cpu_usage",
+        "Usage of the processors that the broker may use, in percent.",
+        lambda r: r.cpu_percent,
+    ),
     gauge(
         "pulsar_lb_bandwidth_in_usage",
-        "Percent of the bandwidth it may use.",
+        "Usage of the incoming bandwidth that the broker may use, in percent.",
         lambda r: r.network_in_percent,
     ),
     gauge(
         "pulsar_lb_bandwidth_out_usage",
-        "Percent of the bandwidth it may use.",
+        "Usage of the outgoing bandwidth that the broker may use, in percent.",
         lambda r: r.network_out_percent,
     ),
 )

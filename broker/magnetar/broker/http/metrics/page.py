@@ -89,7 +89,7 @@ class _Namespace:
 NAMESPACE: Sequence[Column[_Namespace]] = (
     gauge(
         "pulsar_topics_count",
-        "Topics of a namespace that this broker has.",
+        "Topics of a namespace that this broker owns.",
         lambda namespace: namespace.topics,
     ),
 )

@@ -69,43 +69,49 @@ TOPIC: Sequence[Column[TopicLook]] = (
         lambda t: t.topic.line.messages_in,
     ),
     counter(
-        "pulsar_in_bytes_total", "Bytes of these, as received.", lambda t: t.topic.line.bytes_in
+        "pulsar_in_bytes_total",
+        "Bytes of messages stored since the topic was loaded, as received.",
+        lambda t: t.topic.line.bytes_in,
     ),
     counter(
         "pulsar_out_messages_total",
-        "Messages sent to consumers since it was loaded.",
+        "Messages sent to consumers since the topic was loaded.",
         lambda t: t.sent,
     ),
-    counter("pulsar_out_bytes_total", "Bytes of these.", lambda t: t.sent_bytes),
+    counter(
+        "pulsar_out_bytes_total",
+        "Bytes of messages sent to consumers since the topic was loaded.",
+        lambda t: t.sent_bytes,
+    ),
     gauge(
         "pulsar_storage_size",
-        "Bytes of its ledgers, all copies.",
+        "Bytes of ledgers, all copies.",
         lambda t: t.size * t.topic.policies.persistence.write_quorum,
     ),
-    gauge("pulsar_storage_logical_size", "Bytes of its ledgers, one copy.", lambda t: t.size),
+    gauge("pulsar_storage_logical_size", "Bytes of ledgers, one copy.", lambda t: t.size),
     gauge(
         "pulsar_storage_offloaded_size",
-        "Bytes of its ledgers that are in an object store.",
+        "Bytes of ledgers that are in an object store.",
         lambda t: t.features.get("offload", {}).get("offloadedStorageSize", 0),
     ),
     gauge(
         "pulsar_storage_backlog_size",
-        "Bytes that its slowest subscription has not acknowledged, as its quota counts them.",
+        "Unacknowledged bytes of the slowest subscription, as the backlog quota counts them.",
         lambda t: topic_backlog_bytes(t.topic),
     ),
     gauge(
         "pulsar_storage_backlog_quota_limit",
-        "Its backlog quota in bytes; 0: none.",
+        "Backlog quota in bytes; 0: none.",
         lambda t: max(0, t.topic.policies.size_quota.bytes),
     ),
     gauge(
         "pulsar_msg_backlog",
-        "Entries not acknowledged, of all subscriptions together.",
+        "Unacknowledged entries of all subscriptions together.",
         lambda t: t.within.backlog,
     ),
     gauge(
         "pulsar_publish_rate_limit_times",
-        "Times a connection was not read because of the publish rate.",
+        "Times the broker stopped reading from a connection because of the publish rate.",
         lambda t: t.topic.line.rate.limited_times,
     ),
     gauge(
@@ -115,22 +121,22 @@ TOPIC: Sequence[Column[TopicLook]] = (
     ),
     counter(
         "magnetar_topic_publish_failures_total",
-        "Messages that were not stored.",
+        "Messages that could not be stored.",
         lambda t: t.topic.line.messages_failed,
     ),
     counter(
         "magnetar_topic_duplicates_total",
-        "Messages sent again and not stored again.",
+        "Duplicate messages that were not stored again.",
         lambda t: t.features.get("duplicates", 0),
     ),
     counter(
         "magnetar_topic_trimmed_ledgers_total",
-        "Ledgers that were consumed and not retained.",
+        "Ledgers deleted because they were consumed and not retained.",
         lambda t: t.topic.use.trimmed_ledgers,
     ),
     counter(
         "magnetar_topic_evicted_entries_total",
-        "Entries that left a backlog because it was above its quota.",
+        "Entries evicted from a backlog because it was above its quota.",
         lambda t: t.topic.use.evicted_entries,
     ),
 )
@@ -144,20 +150,18 @@ COMPACTION: Sequence[Column[CompactionStats]] = (
     ),
     gauge(
         "pulsar_compaction_succeed_count",
-        "Compactions that came to their end.",
+        "Compactions that succeeded.",
         lambda stats: stats.succeeded,
     ),
-    gauge(
-        "pulsar_compaction_failed_count", "Compactions that did not.", lambda stats: stats.failed
-    ),
+    gauge("pulsar_compaction_failed_count", "Compactions that failed.", lambda stats: stats.failed),
     gauge(
         "pulsar_compaction_duration_time_in_mills",
-        "Milliseconds that the last one took.",
+        "Milliseconds that the last compaction took.",
         lambda stats: stats.duration_ms,
     ),
     gauge(
         "pulsar_compaction_compacted_entries_count",
-        "Entries that the last one left.",
+        "Entries in the result of the last compaction.",
         lambda stats: stats.entries,
     ),
 )
@@ -186,25 +190,25 @@ class SubscriptionLook(NamedTuple):
 
 
 SUBSCRIPTION: Sequence[Column[SubscriptionLook]] = (
-    gauge("pulsar_subscription_back_log", "Entries not acknowledged.", lambda s: s.backlog),
+    gauge("pulsar_subscription_back_log", "Unacknowledged entries.", lambda s: s.backlog),
     gauge(
         "pulsar_subscription_back_log_no_delayed",
-        "Those of them that are not delayed.",
+        "Unacknowledged entries that are not delayed.",
         lambda s: max(0, s.backlog - s.delayed),
     ),
     gauge(
         "pulsar_subscription_delayed",
-        "Entries that are held back until they are due.",
+        "Delayed entries that are not due yet.",
         lambda s: s.delayed,
     ),
     gauge(
         "pulsar_subscription_unacked_messages",
-        "Messages sent and not acknowledged.",
+        "Messages sent to consumers and not acknowledged.",
         lambda s: s.subscription.unacked_messages,
     ),
     gauge(
         "pulsar_subscription_blocked_on_unacked_messages",
-        "1 while nothing is sent because too much is not acknowledged; else 0.",
+        "1 while nothing is sent because of too many unacknowledged messages; else 0.",
         lambda s: s.is_blocked,
     ),
     gauge("pulsar_subscription_msg_rate_out", "Messages sent per second.", lambda s: s.rate_out),
@@ -215,22 +219,22 @@ SUBSCRIPTION: Sequence[Column[SubscriptionLook]] = (
     ),
     gauge(
         "pulsar_subscription_msg_rate_redeliver",
-        "Messages sent again per second.",
+        "Redelivered messages per second.",
         lambda s: s.redelivery_rate,
     ),
     gauge(
         "pulsar_subscription_msg_rate_expired",
-        "Entries that grew too old, per second.",
+        "Entries that expired per second.",
         lambda s: s.expiry_rate,
     ),
     gauge(
         "pulsar_subscription_total_msg_expired",
-        "Entries that grew too old.",
+        "Entries that expired.",
         lambda s: s.subscription.expired_entries,
     ),
     gauge(
         "pulsar_subscription_last_expire_timestamp",
-        "When the last did, ms; 0: none.",
+        "Time of the last expiry, in ms since 1970; 0: none.",
         lambda s: s.subscription.last_expired_ms,
     ),
     gauge(
@@ -244,7 +248,7 @@ SUBSCRIPTION: Sequence[Column[SubscriptionLook]] = (
 INDEXED: Sequence[Column[int]] = (
     gauge(
         "magnetar_subscription_backlog_messages",
-        "Messages not acknowledged, exactly; of topics whose entries have an index.",
+        "Exact number of unacknowledged messages, for topics whose entries have an index.",
         float,
     ),
 )
@@ -271,22 +275,22 @@ CONSUMER: Sequence[Column[ConsumerLook]] = (
     ),
     gauge(
         "pulsar_consumer_msg_rate_redeliver",
-        "Messages sent again per second.",
+        "Redelivered messages per second.",
         lambda c: c.redelivery_rate,
     ),
     gauge(
         "pulsar_consumer_unacked_messages",
-        "Messages sent and not acknowledged.",
+        "Messages sent to consumers and not acknowledged.",
         lambda c: c.consumer.unacked_messages,
     ),
     gauge(
         "pulsar_consumer_blocked_on_unacked_messages",
-        "1 while it is sent nothing because too much is not acknowledged; else 0.",
+        "1 while the consumer gets nothing because of too many unacknowledged messages; else 0.",
         lambda c: c.consumer.is_blocked,
     ),
     gauge(
         "pulsar_consumer_available_permits",
-        "Messages that it has asked for.",
+        "Messages that the consumer has requested and not received yet.",
         lambda c: max(0, c.consumer.permits),
     ),
 )
@@ -307,47 +311,48 @@ class CopyLook(NamedTuple):
 REPLICATION: Sequence[Column[CopyLook]] = (
     gauge(
         "pulsar_replication_rate_in",
-        "Messages per second that come from the cluster.",
+        "Messages received from the other cluster per second.",
         lambda c: c.rate_in,
     ),
     gauge(
         "pulsar_replication_rate_out",
-        "Messages per second that are sent to it.",
+        "Messages sent to the other cluster per second.",
         lambda c: c.rate_out,
     ),
     gauge(
         "pulsar_replication_throughput_in",
-        "Bytes per second that come from it.",
+        "Bytes received from the other cluster per second.",
         lambda c: c.bytes_rate_in,
     ),
     gauge(
         "pulsar_replication_throughput_out",
-        "Bytes per second that are sent to it.",
+        "Bytes sent to the other cluster per second.",
         lambda c: c.bytes_rate_out,
     ),
     gauge(
         "pulsar_replication_backlog",
-        "Entries that are not there yet.",
+        "Entries that the other cluster has not received yet.",
         lambda c: c.sender.cursor.backlog_entries,
     ),
     gauge(
         "pulsar_replication_connected_count",
-        "Topics that are connected to it.",
+        "Topics that are connected to the other cluster.",
         lambda c: c.sender.is_connected,
     ),
     gauge(
         "pulsar_replication_disconnected_count",
-        "Topics that are not.",
+        "Topics that are not connected to the other cluster.",
         lambda c: not c.sender.is_connected,
     ),
     gauge(
         "pulsar_replication_rate_expired",
-        "Entries per second that were dropped before they were there.",
+        "Entries per second that expired before the other cluster received them.",
         lambda c: c.expiry_rate,
     ),
     gauge(
         "pulsar_replication_delay_in_seconds",
-        "Age of the oldest message that is not there; of a namespace, the highest of its topics.",
+        "Age of the oldest message that the other cluster has not received; for a namespace, the "
+        "highest of its topics.",
         lambda c: c.sender.delay_s(c.now_ms),
     ),
 )

@@ -6,7 +6,8 @@ that the sweep found unnamed was unnamed before the files were read. So either t
 time, or the backup notices that the node has changed, and starts that log anew. Files of an
 unfinished backup count like those of a finished one.
 
-A file that cannot be read or understood keeps everything: the error ends the pass.
+A file that cannot be read or understood keeps everything: the error ends the pass. So does a store
+that has backups and lists no file of one: it is perhaps not mounted.
 
 The metadata store records the object stores that have, or had, backups of the cluster:
 
@@ -14,8 +15,9 @@ The metadata store records the object stores that have, or had, backups of the c
 
 The sweep reads the backups of these stores, and of no others: a store without backups that cannot
 be reached delays nothing. The node exists before the first file of a backup does, and the backup
-checks that it is unchanged before it writes its last file. It is deleted with the last backup in
-the store.
+checks that it is unchanged before it writes its last file. It is deleted after the last backup
+in the store. While the node exists and the store has no file yet, or no longer, the passes of the
+sweep end with an error: they cannot tell this store from one that is not in place.
 
 Source: tiered storage, sections 17 and 21 (invariant O3).
 """
@@ -23,7 +25,11 @@ Source: tiered storage, sections 17 and 21 (invariant O3).
 import json
 from collections.abc import Sequence
 
-from magnetar.ledger.errors import NoNodeError, ObjectDamagedError
+from magnetar.ledger.errors import (
+    NoNodeError,
+    ObjectDamagedError,
+    ObjectStoreUnavailableError,
+)
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.cell import GONE, Deletion, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
@@ -61,16 +67,32 @@ class BackupPins:
         await self._metadata.catch_up()
         for name in await stores_with_backups(self._metadata):
             store = self._stores.store(name)
-            files = [
-                each.key
-                for prefix in self._prefixes
-                async for page in store.list(prefix)
-                for each in page
-                if end_of(each.key) in wanted
-            ]
-            for key in files:
+            for key in await self._files(name, store, wanted):
                 named |= objects_named(await read_whole(store, key, LOG_FILE_BYTES_MAX), key)
         return frozenset(named).intersection(keys)
+
+    async def _files(self, name: str, store: ObjectStore, wanted: frozenset[str]) -> Sequence[str]:
+        """Return the keys of the files of backups in a store that has some, by their ends.
+
+        Raises:
+            ObjectStoreUnavailableError: the store lists no file of any backup.
+        """
+        found: list[str] = []
+        has_any = False
+        for prefix in self._prefixes:
+            async for page in store.list(prefix):
+                ends = [(each.key, end_of(each.key)) for each in page]
+                has_any = has_any or any(end for _, end in ends)
+                found += (key for key, end in ends if end in wanted)
+        if not has_any:
+            raise ObjectStoreUnavailableError(
+                f"store {name} lists no file of a backup, but {ROOT}/{name} in the metadata store "
+                "says that it has backups: the sweep deletes nothing. See that the store is in "
+                "place, for example that its directory is mounted. If backups were removed by "
+                "hand, or one was broken off before its first file, make a new one (magnetar "
+                "backup create) and delete it (magnetar backup delete)"
+            )
+        return found
 
 
 async def read_whole(store: ObjectStore, key: str, bytes_max: int) -> bytes:

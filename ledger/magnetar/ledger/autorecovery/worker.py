@@ -244,11 +244,10 @@ class Worker:
             self.metrics.items_aborted += 1
             _log.warning("repair_aborted", ledger_id=ledger_id, error=str(error))
         except LedgerError as error:
-            # Mostly because the store does not answer. A lock that was taken is kept.
+            # Mostly because the store does not answer.
             if job.lock is not None:
                 failed = Repaired(RepairState.FAILED, str(error), type(error).__name__)
-                self._postpone(ledger_id, job.lock, failed, postponed)
-                is_kept = True
+                is_kept = self._postpone(ledger_id, job.lock, failed, postponed)
         finally:
             if job.lock is not None and not is_kept:
                 await self._unreleased.release(job.lock)

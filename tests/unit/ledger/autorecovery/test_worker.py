@@ -5,6 +5,8 @@ import random
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from magnetar.ledger.autorecovery.repair import LedgerRepair, Repaired, RepairState
 from magnetar.ledger.autorecovery.work_items import lost_path
 from magnetar.ledger.autorecovery.worker import Worker
@@ -126,3 +128,34 @@ async def test_locks_beyond_the_bound_are_released_when_an_attempt_ends_with_an_
     await parts.attempt_all()
     assert await parts.worker.items.ids() == []
     assert await parts.worker.items.locked_ids() == set()
+
+
+@pytest.mark.parametrize("call", ["delete", "create"])
+async def test_lost_entries_are_recorded_by_a_later_attempt_if_the_store_did_not_answer(
+    call: str,
+) -> None:
+    parts = Parts()
+    await parts.publish(7)
+    parts.repaired = LOST
+    parts.store.unanswered = [(call, lost_path("/ledgers", 7))]
+    await parts.attempt_all()
+    assert parts.worker.metrics.lost_ledgers == 1, "the alarm does not wait for the record"
+    assert parts.lost(7) is None
+    await parts.attempt_all()
+    record = parts.lost(7)
+    assert record is not None
+    assert b"[[3,4]]" in record
+
+
+async def test_the_record_of_a_ledger_that_is_whole_again_is_removed_by_a_later_attempt() -> None:
+    parts = Parts()
+    await parts.publish(7)
+    parts.repaired = LOST
+    await parts.attempt_all()
+    assert parts.lost(7) is not None
+    parts.repaired = WHOLE
+    parts.store.unanswered = [("delete", lost_path("/ledgers", 7))]
+    await parts.attempt_all()
+    await parts.attempt_all()
+    assert parts.lost(7) is None
+    assert parts.worker.metrics.lost_ledgers == 0

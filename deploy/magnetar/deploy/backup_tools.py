@@ -36,7 +36,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import backups_prefix
-from magnetar.ledger.offloading.backup_pins import forget_store, note_store
+from magnetar.ledger.offloading.backup_pins import forget_store, note_of, note_store
 from magnetar.ledger.offloading.object_reader import ObjectReads
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
 from magnetar.ledger.settings import LogConfig
@@ -191,11 +191,12 @@ class BackupTools:
         Raises:
             ObjectError, InvalidNameError, MetadataError
         """
-        backups = self._backups("")
-        files = await backups.delete(name)
+        files = await self._backups("").delete(name)
+        # Before the look for others: a backup that is made meanwhile changes the record.
+        note = await note_of(self._store, self._store_name)
         # A store that lists nothing of this backup may be one that is not mounted.
-        if files and not await self._has_backups():
-            await forget_store(self._store, self._store_name)
+        if files and note is not None and not await self._has_backups():
+            await forget_store(self._store, self._store_name, note)
         say(
             f"{files} files of backup {name} are deleted" if files else f"there is no backup {name}"
         )

@@ -1,19 +1,25 @@
 """What the commands for backups record about the store of the backups (`backup_tools.py`)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.backup.backups import Backups, FoundBackup
 from magnetar.deploy.backup_tools import BackupTools
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.offloading.backup_keys import BackupFolder, backups_prefix
-from magnetar.ledger.offloading.backup_pins import stores_with_backups
+from magnetar.ledger.offloading.backup_pins import (
+    note_store,
+    renew_note,
+    stores_with_backups,
+)
 from magnetar.ledger.offloading.settings import ObjectStoreSettings
 from magnetar.ledger.offloading.store_set import StoreSet
 from magnetar.ledger.system import SystemClock
-from tests.dictionary_store import DictionaryStore
+from tests.dictionary_store import VersionedDictionaryStore
 
 INSTANCE = "5f0c"
 PREFIX, FORMER = "now/", "before/"
@@ -30,7 +36,7 @@ class Tools:
             object_prefix=PREFIX,
             object_prefixes_former=(FORMER,),
         )
-        self.metadata = DictionaryStore()
+        self.metadata = VersionedDictionaryStore()
         self.metadata.nodes["/backup-stores/main"] = b"noted"
         self.stores = StoreSet(self.settings.object_stores)
         self.tools = BackupTools(
@@ -84,6 +90,25 @@ async def test_a_store_that_is_not_mounted_is_not_forgotten(
 async def test_a_store_with_a_backup_below_a_former_prefix_is_not_forgotten(tools: Tools) -> None:
     await tools.have("old", FORMER)
     await tools.have("daily")
+    await tools.tools.delete("daily")
+    assert await tools.noted()
+
+
+async def test_a_store_with_a_backup_that_was_made_during_the_look_is_not_forgotten(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tools.have("daily")
+    look = Backups.found
+
+    async def made_behind_the_look(backups: Backups) -> Sequence[FoundBackup]:
+        found = await look(backups)
+        noted = await note_store(tools.metadata, "main", b"another")
+        await tools.have("weekly")
+        assert await renew_note(tools.metadata, "main", noted, b"finished")
+        monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr(Backups, "found", made_behind_the_look)
     await tools.tools.delete("daily")
     assert await tools.noted()
 

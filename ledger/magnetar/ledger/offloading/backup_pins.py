@@ -11,13 +11,14 @@ that has backups and lists no file of one: it is perhaps not mounted.
 
 The metadata store records the object stores that have, or had, backups of the cluster:
 
-    /backup-stores/<name of the store>   a random text
+    /backup-stores/<name of the store>   a random text; a second one after the first backup
 
 The sweep reads the backups of these stores, and of no others: a store without backups that cannot
-be reached delays nothing. The node exists before the first file of a backup does, and the backup
-checks that it is unchanged before it writes its last file. It is deleted after the last backup
-in the store. While the node exists and the store has no file yet, or no longer, the passes of the
-sweep end with an error: they cannot tell this store from one that is not in place.
+be reached delays nothing. The node exists before the first file of a backup does. Before its last
+file, the backup checks that the node was there all the time, and replaces the second text. The node
+is deleted after the last backup in the store, if it still is as it was before the store was
+searched for others. While the node exists and the store has no file yet, or no longer, the passes
+of the sweep end with an error: they cannot tell this store from one that is not in place.
 
 Source: tiered storage, sections 17 and 21 (invariant O3).
 """
@@ -168,28 +169,58 @@ async def note_store(store: MetadataStore, name: str, token: bytes) -> bytes:
     """
     found, _ = await bytes_cell(store, f"{ROOT}/{name}").have(token)
     assert found.value is not None, "bytes are never None"
-    return found.value
+    return _token_in(found.value)
 
 
-async def is_noted(store: MetadataStore, name: str, noted: bytes) -> bool:
-    """Return whether a record still exists, and was there all the time.
+async def renew_note(store: MetadataStore, name: str, noted: bytes, renewal: bytes) -> bool:
+    """Change a record before a backup ends; return whether it was there all the time.
+
+    A deletion of another backup that looks for backups from now on finds the files of this one. A
+    deletion that looked before has read the record before, and leaves it now that it has changed.
+
+    Args:
+        noted: the token that `note_store` returned when the backup began.
+        renewal: random.
+
+    Raises:
+        MetadataError
+    """
+
+    def renewed(before: bytes | None) -> bytes | None:
+        is_same = before is not None and _token_in(before) == noted
+        return noted + b" " + renewal if is_same else None
+
+    await store.catch_up()
+    return (await bytes_cell(store, f"{ROOT}/{name}").change(renewed)).is_written
+
+
+async def note_of(store: MetadataStore, name: str) -> bytes | None:
+    """Return the record of an object store as it is now; None if it has no backups.
 
     Raises:
         MetadataError
     """
     await store.catch_up()
     found = await bytes_cell(store, f"{ROOT}/{name}").read(is_sure=True)
-    return found is not None and found.value == noted
+    return None if found is None else found.value
 
 
-async def forget_store(store: MetadataStore, name: str) -> None:
-    """Record that an object store no longer has any backup.
+async def forget_store(store: MetadataStore, name: str, note: bytes) -> None:
+    """Record that an object store no longer has any backup, unless one was made meanwhile.
+
+    Args:
+        note: the record (`note_of`), read before the store was found to have no backup.
 
     Raises:
         MetadataError
     """
 
     def gone(before: bytes | None) -> Deletion | None:
-        return None if before is None else GONE
+        return GONE if before == note else None
 
     await bytes_cell(store, f"{ROOT}/{name}").change(gone)
+
+
+def _token_in(note: bytes) -> bytes:
+    """Return the part of a record that stays as long as the record exists."""
+    return note.partition(b" ")[0]

@@ -1,6 +1,6 @@
 """A metadata store on one dictionary, for tests of its content, not of stores."""
 
-from magnetar.ledger.errors import NodeExistsError, NoNodeError
+from magnetar.ledger.errors import BadVersionError, NodeExistsError, NoNodeError
 from magnetar.ledger.metadata.store import (
     SEQUENCE_DIGITS,
     SessionCallback,
@@ -84,3 +84,27 @@ class DictionaryStore:
         return _NoWatch()
 
     async def close(self) -> None: ...
+
+
+class VersionedDictionaryStore(DictionaryStore):
+    """A dictionary whose nodes can be replaced by comparing versions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._versions: dict[str, int] = {}
+
+    async def get(self, path: str) -> Versioned:
+        return Versioned((await super().get(path)).value, self._versions.get(path, 0))
+
+    async def set(self, path: str, value: bytes, *, version: int) -> int:
+        if (await self.get(path)).version != version:
+            raise BadVersionError(path)
+        self.nodes[path] = value
+        self._versions[path] = version + 1
+        return version + 1
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        if version not in (None, (await self.get(path)).version):
+            raise BadVersionError(path)
+        await super().delete(path)
+        self._versions.pop(path, None)

@@ -272,6 +272,8 @@ class OwnedNode:
             raise self._fenced()
         self._version, self._value = stored.version, stored.value
         self._doubts.clear()
+        # The write that reads the node may fail. The saver then asks which ledger it names now.
+        self.node = decode_node(stored.value, path=self._path)
 
     def _fenced(self) -> CursorFencedError:
         return CursorFencedError(f"cursor {self._path}: another owner wrote or deleted its node")

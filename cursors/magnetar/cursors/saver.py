@@ -143,7 +143,7 @@ class CursorSaver:
 
     @property
     def node(self) -> CursorNode:
-        """The node as last written."""
+        """The node as last written, or as found after a write with an unknown outcome."""
         return self._owned.node
 
     @property
@@ -177,15 +177,14 @@ class CursorSaver:
             MetadataError: not saved, call again.
         """
         data = encode_record(record)
-        is_fine = self._writer is not None and not self._owned.is_in_doubt
-        if is_fine and not self._is_full() and await self._append(data):
+        if self._is_writer_named and not self._is_full() and await self._append(data):
             return record
         try:
             await self._switch_ledger(record, data)
         except LedgerError as error:
             # A full ledger still takes records, so its replacement is not urgent. While the
             # metadata store is unavailable, there may be no other place.
-            if is_fine and not self._owned.is_in_doubt and await self._append(data):
+            if self._is_writer_named and await self._append(data):
                 return record
             if isinstance(error, MetadataError):
                 raise
@@ -250,6 +249,19 @@ class CursorSaver:
     async def _write(self, node: CursorNode) -> None:
         self._check_kept()
         await self._owned.write(node)
+
+    @property
+    def _is_writer_named(self) -> bool:
+        """Whether the next owner finds what the writer adds: the node certainly names its ledger.
+
+        It does not after a write of the node that failed here and turned out to be stored. The
+        writer then still has the former ledger.
+        """
+        return (
+            self._writer is not None
+            and not self._owned.is_in_doubt
+            and self._writer.ledger_id == self.node.cursor_ledger_id
+        )
 
     def _is_full(self) -> bool:
         age_s = self._clock.monotonic_s() - self._opened_s

@@ -36,7 +36,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import backups_prefix
-from magnetar.ledger.offloading.backup_pins import forget_store, note_store
+from magnetar.ledger.offloading.backup_pins import forget_store, note_of, note_store
 from magnetar.ledger.offloading.object_reader import ObjectReads
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
 from magnetar.ledger.settings import LogConfig
@@ -135,7 +135,7 @@ class BackupTools:
             ObjectError, MetadataError
         """
         found = await self._backups(instance_id).found()
-        if found and instance_id in ("", self._instance_id):
+        if instance_id in ("", self._instance_id) and await self._has_backups():
             await note_store(self._store, self._store_name, _token())
         for each in found:
             state = "finished" if each.is_finished else "unfinished"
@@ -191,10 +191,12 @@ class BackupTools:
         Raises:
             ObjectError, InvalidNameError, MetadataError
         """
-        backups = self._backups("")
-        files = await backups.delete(name)
-        if not await backups.found():
-            await forget_store(self._store, self._store_name)
+        files = await self._backups("").delete(name)
+        # Before the look for others: a backup that is made meanwhile changes the record.
+        note = await note_of(self._store, self._store_name)
+        # A store that lists nothing of this backup may be one that is not mounted.
+        if files and note is not None and not await self._has_backups():
+            await forget_store(self._store, self._store_name, note)
         say(
             f"{files} files of backup {name} are deleted" if files else f"there is no backup {name}"
         )
@@ -247,6 +249,18 @@ class BackupTools:
     def _backups(self, instance_id: str) -> Backups:
         prefix = backups_prefix(self._settings.object_prefix, instance_id or self._instance_id)
         return Backups(self._objects, prefix)
+
+    async def _has_backups(self) -> bool:
+        """Return whether the sweep of this cluster has to read backups in the store: also those
+        below former prefixes, which the commands do not show.
+
+        Raises:
+            ObjectError
+        """
+        for each in (self._settings.object_prefix, *self._settings.object_prefixes_former):
+            if await Backups(self._objects, backups_prefix(each, self._instance_id)).found():
+                return True
+        return False
 
     def _say_backup(self, made: ClusterBackup, *, as_json: bool) -> None:
         fields = {

@@ -1,5 +1,6 @@
 """Changing ledgers while appends go on: order, exactly once, and two owners at once."""
 
+import asyncio
 from collections.abc import Iterable
 
 import pytest
@@ -13,6 +14,7 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.managed_log import log_changes
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.wire import Op
+from magnetar.ledger.writer import LedgerWriter
 from tests.simulation.frame_rules import Hold
 from tests.simulation.history import Sent
 from tests.simulation.logs import (
@@ -330,6 +332,56 @@ async def test_a_next_ledger_that_was_sealed_before_it_was_listed_is_not_used(
     assert spare.ledger_id not in log.ledger_ids
     assert await log.read_all() == [b"one", b"two"]
     await log.close()
+
+
+async def listed_unknowingly(sim: Simulation) -> tuple[SimLog, LedgerWriter, asyncio.Task[None]]:
+    """A log whose next ledger is listed. Its rotation does not know; another check has found it."""
+    log = await open_log(sim)
+    await log.add(b"one")
+    sim.store.lose_reply(client="w", path=PATH)
+    sim.store.refuse(client="w", kind="get", path=PATH)
+    rotation = log.rotate()
+    await sim.until(lambda: all(each.count == 0 for each in sim.store.accidents))
+    spare = await log.client.run(log.log._ledgers.take_spare())
+    await log.client.run(log.log.check_owned())
+    assert not rotation.done()
+    assert spare.ledger_id in log.ledger_ids
+    return log, spare, rotation
+
+
+@scenario(bookies=3)
+async def test_a_next_ledger_that_was_sealed_after_it_was_listed_is_replaced_and_no_hole(
+    sim: Simulation,
+) -> None:
+    log, spare, rotation = await listed_unknowingly(sim)
+    # As by a worker of re-replication: a bookie of it was lost.
+    await sim.recover("o", spare.ledger_id)
+    await sim.until(lambda: spare.has_failed)
+    assert not rotation.done()
+    await rotation
+    await log.add(b"two")
+    assert spare.ledger_id not in log.ledger_ids
+    assert await log.read_all() == [b"one", b"two"]
+    after = await open_log(sim, "o")
+    assert await after.read_all() == [b"one", b"two"]
+    await log.close()
+    await after.close()
+
+
+@scenario(bookies=3)
+async def test_a_next_ledger_that_is_listed_stays_when_the_owner_gives_it_up(
+    sim: Simulation,
+) -> None:
+    log, spare, rotation = await listed_unknowingly(sim)
+    log.fence()
+    with pytest.raises(LogFencedError):
+        await rotation
+    await log.client.run(log.log._changes._drop_spare())
+    assert spare.ledger_id in ledger_ids(sim)
+    after = await open_log(sim, "o")
+    assert await after.read_all() == [b"one"]
+    await log.close()
+    await after.close()
 
 
 @scenario(bookies=3)

@@ -6,8 +6,14 @@ import pytest
 
 from magnetar.cursors import CursorFencedError
 from magnetar.cursors.node import CursorNode, OwnedNode, encode_node
-from magnetar.ledger.errors import BadVersionError, UnknownOutcomeError
+from magnetar.ledger.errors import (
+    BadVersionError,
+    MetadataUnavailableError,
+    UnknownOutcomeError,
+)
 from magnetar.ledger.metadata.store import Versioned
+from tests.unit.cursors.doubles import UNKNOWN, MemoryStore
+from tests.unit.cursors.world import UNAVAILABLE
 
 PATH = "/managed-ledgers/a/b/persistent/log/cursor"
 
@@ -72,3 +78,18 @@ async def test_a_node_that_another_owner_has_written_is_not_deleted_though_it_re
     store.node = Versioned(store.node.value, 6)
     with pytest.raises(CursorFencedError):
         await owned.delete()
+
+
+async def test_the_node_is_what_the_store_turned_out_to_hold_after_a_lost_reply() -> None:
+    store = MemoryStore()
+    store.nodes[PATH] = Versioned(encode_node(node_at(1)), 4)
+    owned = OwnedNode(store, PATH, store.nodes[PATH])
+    store.faults.add("set", UNKNOWN, done=True)
+    store.faults.add("get", UNAVAILABLE)
+    with pytest.raises(MetadataUnavailableError):
+        await owned.write(node_at(2))
+    store.faults.add("set", UNAVAILABLE)
+    with pytest.raises(MetadataUnavailableError):
+        await owned.write(node_at(3))
+    assert not owned.is_in_doubt
+    assert encode_node(owned.node) == store.nodes[PATH].value

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from magnetar.cursors.cursor import Cursor
 from magnetar.cursors.errors import CursorUnavailableError
 from magnetar.cursors.record import decode_record
 from magnetar.ledger.errors import LedgerWriteError
@@ -297,3 +298,65 @@ async def test_while_the_node_is_in_doubt_nothing_goes_to_the_old_ledger(world: 
     await cursor.persist()
     assert list(world.ledgers.ledgers) == [world.node["cursor_ledger_id"]]
     assert (await world.open()).mark_delete == Position(3, 2)
+
+
+async def _with_a_failed_switch_in_the_node(world: World) -> Cursor:
+    """Return a cursor whose writer has the first ledger while the node names the second one.
+
+    The reply to the node's write was lost; the next save read the node again and could not write.
+    """
+    cursor = await world.open(ledger_entries_max=1)
+    cursor.ack(Position(3, 0))
+    await cursor.persist()
+    world.store.faults.add("set", UNKNOWN, done=True)
+    world.store.faults.add("get", UNAVAILABLE)
+    cursor.ack(Position(3, 1))
+    with pytest.raises(CursorUnavailableError):
+        await cursor.persist()
+    world.store.faults.add("set", UNAVAILABLE)
+    with pytest.raises(CursorUnavailableError):
+        await cursor.persist()
+    return cursor
+
+
+async def test_nothing_is_saved_in_a_ledger_that_the_node_does_not_name_any_more(
+    world: World,
+) -> None:
+    cursor = await _with_a_failed_switch_in_the_node(world)
+    world.ledgers.faults.add("create", UNAVAILABLE)
+    cursor.ack(Position(3, 2))
+    with pytest.raises(CursorUnavailableError):
+        await cursor.persist()
+    await cursor.persist()
+    assert list(world.ledgers.ledgers) == [world.node["cursor_ledger_id"]]
+    assert (await world.open()).mark_delete == cursor.persisted_mark_delete == Position(3, 2)
+
+
+async def test_a_reset_after_a_switch_that_failed_is_durable_on_return(world: World) -> None:
+    cursor = await _with_a_failed_switch_in_the_node(world)
+    world.ledgers.faults.add("create", UNAVAILABLE)
+    with pytest.raises(CursorUnavailableError):
+        await cursor.reset(Position(3, 0))
+    await cursor.reset(Position(3, 0))
+    again = await world.open()
+    assert again.next_unacked(again.mark_delete) == Position(3, 0)
+
+
+async def test_after_a_close_that_the_node_holds_the_old_ledger_gets_no_record(
+    world: World,
+) -> None:
+    cursor = await world.open()
+    cursor.ack(Position(3, 0))
+    await cursor.persist()
+    world.store.faults.add("set", UNKNOWN, done=True)
+    world.store.faults.add("get", UNAVAILABLE)
+    with pytest.raises(CursorUnavailableError):
+        await cursor.close()
+    assert world.node["cursor_ledger_id"] == -1
+    cursor.ack(Position(3, 1))
+    world.store.faults.add("set", UNAVAILABLE)
+    with pytest.raises(CursorUnavailableError):
+        await cursor.persist()
+    cursor.ack(Position(3, 2))
+    await cursor.persist()
+    assert (await world.open()).mark_delete == cursor.persisted_mark_delete == Position(3, 2)

@@ -34,6 +34,7 @@ from magnetar.ledger.metadata.store import MetadataStore, SessionState, Watch, W
 from magnetar.ledger.pace import Pace
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.replication_lock import ReplicationLock, UnreleasedLocks
+from magnetar.ledger.under_replication import Range
 
 _log = structlog.get_logger(__name__)
 
@@ -95,6 +96,8 @@ class Worker:
         self._pace = Pace(settings.items_per_s_max)
         self._found: list[int] = []
         self._recorded_losses: set[int] = set()
+        self._unrecorded: set[int] = set()
+        """Ledgers whose losses have changed since their records were written."""
         self._jobs: dict[int, _Job] = {}
         self._unreleased = UnreleasedLocks()
         self._watches: list[Watch] = []
@@ -244,11 +247,10 @@ class Worker:
             self.metrics.items_aborted += 1
             _log.warning("repair_aborted", ledger_id=ledger_id, error=str(error))
         except LedgerError as error:
-            # Mostly because the store does not answer. A lock that was taken is kept.
+            # Mostly because the store does not answer.
             if job.lock is not None:
                 failed = Repaired(RepairState.FAILED, str(error), type(error).__name__)
-                self._postpone(ledger_id, job.lock, failed, postponed)
-                is_kept = True
+                is_kept = self._postpone(ledger_id, job.lock, failed, postponed)
         finally:
             if job.lock is not None and not is_kept:
                 await self._unreleased.release(job.lock)
@@ -290,10 +292,10 @@ class Worker:
 
     async def _forget(self, ledger_id: int) -> None:
         """Clear all records of losses: the ledger is whole, or gone."""
-        is_recorded = self.metrics.set_lost(ledger_id, []) or ledger_id in self._recorded_losses
+        if self.metrics.set_lost(ledger_id, []) or ledger_id in self._recorded_losses:
+            self._unrecorded.add(ledger_id)
         self.metrics.set_unreachable(ledger_id, "")
-        if is_recorded:
-            await self.items.note_lost(ledger_id, [])
+        await self._record_loss(ledger_id, [])
 
     def _postpone(
         self, ledger_id: int, lock: ReplicationLock, repaired: Repaired, before: Postponed | None
@@ -323,11 +325,18 @@ class Worker:
         lost = list(repaired.lost)
         reason = repaired.reason if repaired.is_unreachable else ""
         self.metrics.set_unreachable(ledger_id, reason)
-        if not self.metrics.set_lost(ledger_id, lost):
-            return
-        if lost:
-            _log.error("entries_are_lost", ledger_id=ledger_id, ranges=lost)
-        await self.items.note_lost(ledger_id, lost)
+        if self.metrics.set_lost(ledger_id, lost):
+            self._unrecorded.add(ledger_id)
+            if lost:
+                _log.error("entries_are_lost", ledger_id=ledger_id, ranges=lost)
+        await self._record_loss(ledger_id, lost)
+
+    async def _record_loss(self, ledger_id: int, lost: list[Range]) -> None:
+        """Write the record of lost entries if it has changed. The alarm comes before: if the store
+        does not answer, the next attempt writes the record."""
+        if ledger_id in self._unrecorded:
+            await self.items.note_lost(ledger_id, lost)
+            self._unrecorded.discard(ledger_id)
 
 
 def make_repair(

@@ -276,10 +276,12 @@ class LedgerChanges:
             raise refusal
 
     async def _take_spare(self) -> LedgerWriter:
-        """Return the next ledger. If the spare waited so long for its place in the list that an
-        orphan sweep sealed it, drop it and create another."""
+        """Return the next ledger. If the spare waited so long for its place in the list that
+        another client sealed it, drop it and create another."""
         spare = await self._ledgers.take_spare()
-        if spare.has_failed and self._list.is_resolved:
+        if spare.has_failed:
+            # An update whose outcome was unknown may have listed it.
+            await self._update(lambda metadata: metadata.without(spare.ledger_id))
             await self._drop_spare()
             spare = await self._ledgers.take_spare()
         return spare
@@ -518,5 +520,5 @@ class LedgerChanges:
         if spare is None:
             return
         spare.abandon()
-        if self._list.is_resolved:
+        if self._list.is_surely_without(spare.ledger_id):
             await self._ledgers.delete(spare.ledger_id)

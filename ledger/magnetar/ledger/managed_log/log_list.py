@@ -89,6 +89,11 @@ class LogList:
         """Whether no update of this owner is unresolved."""
         return not self._unresolved
 
+    def is_surely_without(self, ledger_id: int) -> bool:
+        """Return whether the list certainly does not name a ledger: only such a ledger may be
+        deleted. An update whose outcome was unknown may have turned out to have listed it."""
+        return self.is_resolved and all(each.ledger_id != ledger_id for each in self.ledgers)
+
     async def create(self, rng: random.Random) -> None:
         """Create the node, which must not exist.
 

@@ -6,16 +6,19 @@ that the sweep found unnamed was unnamed before the files were read. So either t
 time, or the backup notices that the node has changed, and starts that log anew. Files of an
 unfinished backup count like those of a finished one.
 
-A file that cannot be read or understood keeps everything: the error ends the pass.
+A file that cannot be read or understood keeps everything: the error ends the pass. So does a store
+that has backups and lists no file of one: it is perhaps not mounted.
 
 The metadata store records the object stores that have, or had, backups of the cluster:
 
-    /backup-stores/<name of the store>   a random text
+    /backup-stores/<name of the store>   a random text; a second one after the first backup
 
 The sweep reads the backups of these stores, and of no others: a store without backups that cannot
-be reached delays nothing. The node exists before the first file of a backup does, and the backup
-checks that it is unchanged before it writes its last file. It is deleted with the last backup in
-the store.
+be reached delays nothing. The node exists before the first file of a backup does. Before its last
+file, the backup checks that the node was there all the time, and replaces the second text. The node
+is deleted after the last backup in the store, if it still is as it was before the store was
+searched for others. While the node exists and the store has no file yet, or no longer, the passes
+of the sweep end with an error: they cannot tell this store from one that is not in place.
 
 Source: tiered storage, sections 17 and 21 (invariant O3).
 """
@@ -23,7 +26,11 @@ Source: tiered storage, sections 17 and 21 (invariant O3).
 import json
 from collections.abc import Sequence
 
-from magnetar.ledger.errors import NoNodeError, ObjectDamagedError
+from magnetar.ledger.errors import (
+    NoNodeError,
+    ObjectDamagedError,
+    ObjectStoreUnavailableError,
+)
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.cell import GONE, Deletion, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
@@ -61,16 +68,32 @@ class BackupPins:
         await self._metadata.catch_up()
         for name in await stores_with_backups(self._metadata):
             store = self._stores.store(name)
-            files = [
-                each.key
-                for prefix in self._prefixes
-                async for page in store.list(prefix)
-                for each in page
-                if end_of(each.key) in wanted
-            ]
-            for key in files:
+            for key in await self._files(name, store, wanted):
                 named |= objects_named(await read_whole(store, key, LOG_FILE_BYTES_MAX), key)
         return frozenset(named).intersection(keys)
+
+    async def _files(self, name: str, store: ObjectStore, wanted: frozenset[str]) -> Sequence[str]:
+        """Return the keys of the files of backups in a store that has some, by their ends.
+
+        Raises:
+            ObjectStoreUnavailableError: the store lists no file of any backup.
+        """
+        found: list[str] = []
+        has_any = False
+        for prefix in self._prefixes:
+            async for page in store.list(prefix):
+                ends = [(each.key, end_of(each.key)) for each in page]
+                has_any = has_any or any(end for _, end in ends)
+                found += (key for key, end in ends if end in wanted)
+        if not has_any:
+            raise ObjectStoreUnavailableError(
+                f"store {name} lists no file of a backup, but {ROOT}/{name} in the metadata store "
+                "says that it has backups: the sweep deletes nothing. See that the store is in "
+                "place, for example that its directory is mounted. If backups were removed by "
+                "hand, or one was broken off before its first file, make a new one (magnetar "
+                "backup create) and delete it (magnetar backup delete)"
+            )
+        return found
 
 
 async def read_whole(store: ObjectStore, key: str, bytes_max: int) -> bytes:
@@ -146,28 +169,58 @@ async def note_store(store: MetadataStore, name: str, token: bytes) -> bytes:
     """
     found, _ = await bytes_cell(store, f"{ROOT}/{name}").have(token)
     assert found.value is not None, "bytes are never None"
-    return found.value
+    return _token_in(found.value)
 
 
-async def is_noted(store: MetadataStore, name: str, noted: bytes) -> bool:
-    """Return whether a record still exists, and was there all the time.
+async def renew_note(store: MetadataStore, name: str, noted: bytes, renewal: bytes) -> bool:
+    """Change a record before a backup ends; return whether it was there all the time.
+
+    A deletion of another backup that looks for backups from now on finds the files of this one. A
+    deletion that looked before has read the record before, and leaves it now that it has changed.
+
+    Args:
+        noted: the token that `note_store` returned when the backup began.
+        renewal: random.
+
+    Raises:
+        MetadataError
+    """
+
+    def renewed(before: bytes | None) -> bytes | None:
+        is_same = before is not None and _token_in(before) == noted
+        return noted + b" " + renewal if is_same else None
+
+    await store.catch_up()
+    return (await bytes_cell(store, f"{ROOT}/{name}").change(renewed)).is_written
+
+
+async def note_of(store: MetadataStore, name: str) -> bytes | None:
+    """Return the record of an object store as it is now; None if it has no backups.
 
     Raises:
         MetadataError
     """
     await store.catch_up()
     found = await bytes_cell(store, f"{ROOT}/{name}").read(is_sure=True)
-    return found is not None and found.value == noted
+    return None if found is None else found.value
 
 
-async def forget_store(store: MetadataStore, name: str) -> None:
-    """Record that an object store no longer has any backup.
+async def forget_store(store: MetadataStore, name: str, note: bytes) -> None:
+    """Record that an object store no longer has any backup, unless one was made meanwhile.
+
+    Args:
+        note: the record (`note_of`), read before the store was found to have no backup.
 
     Raises:
         MetadataError
     """
 
     def gone(before: bytes | None) -> Deletion | None:
-        return None if before is None else GONE
+        return GONE if before == note else None
 
     await bytes_cell(store, f"{ROOT}/{name}").change(gone)
+
+
+def _token_in(note: bytes) -> bytes:
+    """Return the part of a record that stays as long as the record exists."""
+    return note.partition(b" ")[0]

@@ -4,6 +4,9 @@ An object is written to a temporary file, synced, and renamed, and the directory
 confirmed object survives a power failure (rule 10.1). A process that is killed leaves its temporary
 files; a listing removes those that were not written to for a day. File names have at most 255
 bytes, which bounds each part of a key between slashes here.
+
+A directory that does not exist is a store without objects, since the first object makes it. So is
+one whose file system is not mounted: a caller that knows of objects has to look for them.
 """
 
 import asyncio
@@ -253,26 +256,49 @@ def _list(root: Path, prefix: str) -> Sequence[StoredObject]:
 
 
 def _found(root: Path, prefix: str) -> Iterator[StoredObject]:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = Path(folder, name)
-            key = path.relative_to(root).as_posix()
-            is_aside = name.startswith(_ASIDE)
-            if not is_aside and not key.startswith(prefix):
-                continue
-            try:
-                stat = path.stat()
-            except FileNotFoundError:
-                continue  # deleted meanwhile
-            if is_aside:
-                _remove_left_behind(path, root, stat)
-                continue
-            yield StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+    for path in _files(root):
+        key = path.relative_to(root).as_posix()
+        is_aside = path.name.startswith(_ASIDE)
+        if not is_aside and not key.startswith(prefix):
+            continue
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+        if is_aside:
+            _remove_left_behind(path, root, stat)
+            continue
+        yield StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Yield all files below a directory. Links to directories are not followed.
+
+    Not `os.walk`: it takes a directory that cannot be listed for an empty one, and an entry whose
+    kind is unknown for a file. A caller that deletes what no listed object names would then delete
+    too much.
+
+    Raises:
+        OSError: a directory cannot be listed.
+    """
+    left = [root]
+    while left:
+        try:
+            with os.scandir(left.pop()) as entries:
+                found = [(Path(each.path), each.is_dir(), each.is_symlink()) for each in entries]
+        except FileNotFoundError:
+            continue  # deleted with its last object, or the first object is still to come
+        for path, is_directory, is_link in found:
+            if not is_directory:
+                yield path
+            elif not is_link:
+                left.append(path)
 
 
 def _folders(folder: Path) -> Sequence[str]:
     try:
-        return sorted(each.name for each in folder.iterdir() if each.is_dir())
+        with os.scandir(folder) as entries:
+            return sorted(each.name for each in entries if each.is_dir())
     except FileNotFoundError:
         return ()  # No object has a key with that prefix.
 

@@ -22,11 +22,15 @@ from magnetar.ledger.errors import ObjectDamagedError, ObjectMissingError
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.managed_log.log_objects import LedgerObject, ObjectBase, ObjectState
 from magnetar.ledger.offloading.backup_keys import backups_prefix
-from magnetar.ledger.offloading.backup_pins import forget_store, stores_with_backups
+from magnetar.ledger.offloading.backup_pins import (
+    forget_store,
+    note_of,
+    stores_with_backups,
+)
 from magnetar.ledger.offloading.directory_store import DirectoryStore
 from magnetar.ledger.offloading.log_manifest import LogManifest
 from magnetar.ledger.system import SystemClock
-from tests.dictionary_store import DictionaryStore
+from tests.dictionary_store import VersionedDictionaryStore
 
 LOG = "/managed-ledgers/t/n/persistent/x"
 PREFIX = backups_prefix("", "5f0c")
@@ -68,7 +72,7 @@ class Making:
     def __init__(self, directory: Path, *nodes: LogMetadata | None) -> None:
         self.objects = DirectoryStore(directory)
         self.backups = Backups(self.objects, PREFIX)
-        self.store = DictionaryStore()
+        self.store = VersionedDictionaryStore()
         self.store.nodes |= {
             "/admin/policies/t": TenantRecord(admin_roles=("boss",)).encode(),
             "/admin/policies/t/n": NamespaceRecord().encode(),
@@ -175,9 +179,8 @@ async def test_the_sweep_knows_of_the_store_before_there_is_a_file(tmp_path: Pat
     making = Making(tmp_path, node(1))
     await making.make()
     assert await stores_with_backups(making.store) == ["main"]
-    noted = making.store.nodes["/backup-stores/main"]
     await making.make("weekly")
-    assert making.store.nodes["/backup-stores/main"] == noted
+    assert await stores_with_backups(making.store) == ["main"]
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -200,8 +203,48 @@ async def test_a_store_without_backups_is_forgotten(tmp_path: Path) -> None:
     making = Making(tmp_path, node(1))
     assert await stores_with_backups(making.store) == ()
     await making.make()
-    await forget_store(making.store, "main")
+    noted = await note_of(making.store, "main")
+    assert noted is not None
+    await forget_store(making.store, "main", noted)
     assert await stores_with_backups(making.store) == ()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_deletion_that_looked_before_a_backups_first_file_does_not_forget_the_store(
+    tmp_path: Path, is_first: bool
+) -> None:
+    making = Making(tmp_path, node(1))
+    if not is_first:
+        await making.make("old")
+        await making.backups.delete("old")
+    noted: list[bytes | None] = []
+    create = making.objects.create
+
+    async def looked_at(key: str, body: bytes) -> bool:
+        if not noted:
+            noted.append(await note_of(making.store, "main"))
+            assert await making.backups.found() == []
+        return await create(key, body)
+
+    making.objects.create = looked_at  # type: ignore[method-assign]
+    await making.make()
+    assert noted[0] is not None
+    await forget_store(making.store, "main", noted[0])
+    assert await stores_with_backups(making.store) == ["main"]
+
+
+async def test_backups_that_are_made_at_the_same_time_both_finish(tmp_path: Path) -> None:
+    making = Making(tmp_path, node(1))
+    look = making.maker._reading.node
+
+    async def meanwhile(path: str) -> tuple[LogMetadata, int] | None:
+        making.maker._reading.node = look  # type: ignore[method-assign]
+        await making.make("other")
+        return await look(path)
+
+    making.maker._reading.node = meanwhile  # type: ignore[method-assign]
+    await making.make()
+    assert await making.listed() == [("daily", 2, True), ("other", 2, True)]
 
 
 async def test_a_name_is_used_once(tmp_path: Path) -> None:

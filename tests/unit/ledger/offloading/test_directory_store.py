@@ -1,9 +1,11 @@
 """Objects as files: whole or not there, and never anywhere else than below the directory."""
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -243,3 +245,74 @@ async def test_a_directory_that_cannot_be_is_no_reason_to_call_an_object_missing
     store = DirectoryStore(tmp_path / "file")
     with pytest.raises((ObjectStoreRefusedError, ObjectStoreUnavailableError)):
         await store.put("a/b", pieces(b"x"))
+
+
+def failing_scandir(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
+    """Make one directory unreadable: the tests may run as root, who may read everything."""
+    really = os.scandir
+
+    def scandir(path: str | Path) -> object:
+        if Path(path).name == name:
+            raise OSError(error, os.strerror(error))
+        return really(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+async def test_a_listing_ends_with_an_error_if_a_directory_cannot_be_listed(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("a/1", "b/c/2", "d"):
+        await store.put(key, pieces(b"x"))
+    failing_scandir(monkeypatch, "c", errno.ESTALE)
+    with pytest.raises(ObjectStoreUnavailableError):
+        await keys(store)
+
+
+async def test_a_directory_that_is_deleted_during_a_listing_has_no_objects(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("a/1", "b/c/2", "d"):
+        await store.put(key, pieces(b"x"))
+    failing_scandir(monkeypatch, "c", errno.ENOENT)
+    assert await keys(store) == ["a/1", "d"]
+
+
+async def test_a_name_of_which_it_is_unknown_whether_it_is_a_directory_ends_a_listing(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unclear:
+        """An entry of a file system whose listings do not tell the kinds of files."""
+
+        name = "b"
+        path = "b"
+
+        def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    await store.put("b/2", pieces(b"x"))
+    monkeypatch.setattr(os, "scandir", lambda path: nullcontext([Unclear()]))
+    with pytest.raises(ObjectStoreUnavailableError):
+        await keys(store)
+    with pytest.raises(ObjectStoreUnavailableError):
+        await store.folders("")
+
+
+async def test_a_store_whose_directory_was_never_made_is_empty(store: DirectoryStore) -> None:
+    assert await keys(store) == []
+    assert await store.folders("") == ()
+
+
+async def test_a_file_in_place_of_the_directory_is_not_an_empty_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = DirectoryStore(tmp_path / "file")
+    with pytest.raises(ObjectStoreRefusedError):
+        await keys(store)
+
+
+async def test_a_link_to_a_directory_is_neither_an_object_nor_followed(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    await store.put("a/1", pieces(b"x"))
+    (tmp_path / "objects" / "link").symlink_to(tmp_path / "objects", target_is_directory=True)
+    assert await keys(store) == ["a/1"]

@@ -1,7 +1,9 @@
 """Objects that backups name stay in the sweep (`backup_pins.py`, `sweeper.py`)."""
 
+import errno
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ OTHER = "/managed-ledgers/public/default/persistent/trains"
 INSTANCE = "5f0c"
 PREFIXES = [backups_prefix("", INSTANCE), backups_prefix("former/", INSTANCE)]
 FOLDER = BackupFolder(PREFIXES[0], "daily")
+EMPTY = BackupFolder(PREFIXES[0], "empty")
+"""A backup of no topic."""
 
 
 def node_of(log: str, *ledger_ids: int) -> LogMetadata:
@@ -82,8 +86,11 @@ class Swept:
 
 
 @pytest.fixture
-def swept(tmp_path: Path) -> Swept:
-    return Swept(tmp_path)
+async def swept(tmp_path: Path) -> Swept:
+    swept = Swept(tmp_path)
+    for store in (swept.objects, swept.other):
+        await store.create(EMPTY.cluster_key, b"{}")
+    return swept
 
 
 async def test_what_a_backup_names_is_kept_until_the_backup_is_deleted(swept: Swept) -> None:
@@ -136,6 +143,55 @@ async def test_a_store_of_backups_that_is_away_keeps_everything(
     with pytest.raises(ObjectStoreUnavailableError):
         await swept.sweeper.sweep(may_delete=lambda: True)
     assert await swept.keys() == keys
+
+
+@pytest.mark.parametrize("has_mount_point", [True, False])
+async def test_a_store_that_lists_none_of_its_backups_keeps_everything(
+    swept: Swept, tmp_path: Path, has_mount_point: bool
+) -> None:
+    """For example, its file system is not mounted."""
+    keys = await swept.have(LOG, 1)
+    await swept.other.create(FOLDER.log_key(LOG), file_of(LOG, node_of(LOG, 1)))
+    (tmp_path / "other").rename(tmp_path / "elsewhere")
+    if has_mount_point:
+        (tmp_path / "other").mkdir()
+    await swept.sweeper.sweep(may_delete=lambda: True)
+    with pytest.raises(ObjectStoreUnavailableError, match=r"store other .*mounted"):
+        await swept.sweeper.sweep(may_delete=lambda: True)
+    assert await swept.keys() == keys
+
+
+async def test_a_folder_of_backups_that_cannot_be_listed_keeps_everything(
+    swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = await swept.have(LOG, 1, 2)
+    await swept.objects.create(FOLDER.log_key(LOG), file_of(LOG, node_of(LOG, 1, 2)))
+    await swept.sweeper.sweep(may_delete=lambda: True)
+    really = os.scandir
+
+    def scandir(path: str | Path) -> object:
+        if Path(path).name == "logs":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return really(path)
+
+    async def pinned(self: BackupPins, keys: Sequence[str]) -> frozenset[str]:
+        monkeypatch.setattr(os, "scandir", scandir)
+        return await find_pinned(self, keys)
+
+    find_pinned = BackupPins.pinned
+    monkeypatch.setattr(BackupPins, "pinned", pinned)
+    with pytest.raises(ObjectStoreUnavailableError):
+        await swept.sweeper.sweep(may_delete=lambda: True)
+    monkeypatch.undo()
+    assert await swept.keys() == keys
+
+
+async def test_a_backup_below_one_prefix_shows_that_the_store_is_in_place(swept: Swept) -> None:
+    for store in (swept.objects, swept.other):
+        await store.delete([EMPTY.cluster_key])
+        await store.create(BackupFolder(PREFIXES[1], "old").log_key(OTHER), b"of another log")
+    await swept.have(LOG, 1)
+    assert await swept.left() == []
 
 
 async def test_a_store_that_has_no_backups_is_not_asked(

@@ -47,7 +47,7 @@ from magnetar.broker.policies.model import (
 from magnetar.broker.policies.records import read_record
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import BackupFolder
-from magnetar.ledger.offloading.backup_pins import is_noted, keys_in, note_store
+from magnetar.ledger.offloading.backup_pins import keys_in, note_store, renew_note
 from magnetar.ledger.offloading.object_store import ObjectStore, create_or_match
 from magnetar.ledger.ports import Clock
 
@@ -161,8 +161,7 @@ class BackupMaker:
                 f"there is a backup {name}, or an unfinished one: choose another name, or delete it"
             )
         begun_ms = self._clock.wall_ms()
-        token = f"{self._random.getrandbits(_TOKEN_BITS):x}".encode()
-        noted = await note_store(self._store, self._store_name, token)
+        noted = await note_store(self._store, self._store_name, self._token())
         tenants, namespaces, partitioned = await self._above_topics(scope)
         covered: list[Covered] = []
 
@@ -191,7 +190,7 @@ class BackupMaker:
                 [*(each.uncovered for each in covered), *(each.uncovered for each in left_out)]
             ),
         )
-        if not await is_noted(self._store, self._store_name, noted):
+        if not await renew_note(self._store, self._store_name, noted, self._token()):
             raise ConflictError(
                 f"backup {name} is not finished: another process deleted the last one in the store "
                 f"{self._store_name} meanwhile; try again"
@@ -199,6 +198,9 @@ class BackupMaker:
         if not await create_or_match(self._objects, folder.cluster_key, cluster.to_bytes()):
             raise ConflictError(f"another process has finished a backup {name} meanwhile")
         return cluster
+
+    def _token(self) -> bytes:
+        return f"{self._random.getrandbits(_TOKEN_BITS):x}".encode()
 
     async def _above_topics(
         self, scope: Scope

@@ -41,7 +41,7 @@ from magnetar.broker.schemas.ledgers import SchemaLedgers
 from magnetar.cursors import CursorSettings
 from magnetar.cursors.closed_cursors import make_closed
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import NoNodeError, ObjectDamagedError
+from magnetar.ledger.errors import NoNodeError, ObjectDamagedError, ObjectMissingError
 from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.cell import Cell
@@ -206,7 +206,7 @@ class Restore:
 
         Raises:
             BrokerMetadataError: more ids would have to be used up; nothing was written.
-            ConflictError: another process created a topic meanwhile.
+            ConflictError: another process created a topic, or deleted the backup, meanwhile.
             LedgerError, CursorError, BrokerPersistenceError: repeat the restore.
         """
         await self._pass_ids(found.id_max, ids_max, on_behind)
@@ -288,6 +288,25 @@ class Restore:
                 clock=self._clock,
             )
         await self._create(restored.path, node)
+        await self._check_pinned(file, topic)
+
+    async def _check_pinned(self, file: LogFile, topic: TopicName) -> None:
+        """Check, now that a log's node names the objects, that the backup has named them until now.
+
+        The sweep reads the files of backups, and after them the nodes. If the file is still there,
+        each pass has found it, or will find the node.
+
+        Raises:
+            ConflictError: the backup was deleted: the sweep may have deleted the objects, too.
+        """
+        try:
+            await self._backups.log(file)
+        except (ObjectMissingError, ObjectDamagedError) as error:
+            raise ConflictError(
+                f"{topic} was restored, but backup {self._name} was deleted meanwhile, and with it "
+                "perhaps messages of the topic. Read the topic; if messages are missing, delete "
+                f"it and restore it from another backup: {error}"
+            ) from error
 
     async def _transactions(self, restored: RestoredLog, topic: TopicName) -> LogMetadata:
         state = await aborted_in(restored, self._objects)

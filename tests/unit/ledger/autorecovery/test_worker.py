@@ -1,0 +1,161 @@
+"""A worker's locks and records after attempts that failed, step by step (`worker.py`)."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from magnetar.ledger.autorecovery.repair import LedgerRepair, Repaired, RepairState
+from magnetar.ledger.autorecovery.work_items import lost_path
+from magnetar.ledger.autorecovery.worker import Worker
+from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerError, MetadataUnavailableError
+from magnetar.ledger.under_replication import EVERYTHING, Missing
+from tests.dictionary_store import DictionaryStore
+
+UNAVAILABLE = MetadataUnavailableError("no contact")
+WHOLE = Repaired(RepairState.WHOLE)
+LOST = Repaired(RepairState.FAILED, "no bookie has them", "DataLoss", lost=((3, 4),))
+
+
+class Clock:
+    """Time moves only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def boot_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class FailingStore(DictionaryStore):
+    """A store that does not answer the next writes of some nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unanswered: list[tuple[str, str]] = []
+        """Calls, by name and path."""
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        self._answer("create", path)
+        return await super().create(path, value, ephemeral=ephemeral, sequential=sequential)
+
+    async def delete(self, path: str, *, version: int | None = None) -> None:
+        self._answer("delete", path)
+        await super().delete(path, version=version)
+
+    def _answer(self, call: str, path: str) -> None:
+        if (call, path) in self.unanswered:
+            self.unanswered.remove((call, path))
+            raise UNAVAILABLE
+
+
+class Parts:
+    """A worker whose loop the test runs, and which repairs as the test says."""
+
+    def __init__(self, *, deferred_items_max: int = 10) -> None:
+        self.store, self.clock = FailingStore(), Clock()
+        self.repaired: Repaired | LedgerError = WHOLE
+        client = SimpleNamespace(
+            channels=None,
+            fetcher=SimpleNamespace(facts_of=None, note_bad=None),
+            registry=None,
+            parts=None,
+            manager=None,
+        )
+        self.worker = Worker(
+            cast(LedgerClient, client),
+            self.store,
+            clock=self.clock,
+            random=random.Random(1),
+            holder="worker",
+            # The items are listed once: all further attempts are at postponed ones.
+            settings=WorkerSettings(
+                deferred_items_max=deferred_items_max,
+                retry_delay_s_max=10,
+                scan_pause_s=60,
+                rescan_s=3600,
+            ),
+        )
+        self.worker.repair = cast(LedgerRepair, self)
+
+    async def repair(self, ledger_id: int, reported: Missing, **_: object) -> Repaired:
+        if isinstance(self.repaired, LedgerError):
+            raise self.repaired
+        return self.repaired
+
+    async def publish(self, *ledger_ids: int) -> None:
+        for ledger_id in ledger_ids:
+            await self.worker.items.publish(ledger_id, {"bookie": [EVERYTHING]})
+
+    async def attempt_all(self) -> None:
+        """Make one attempt at each item that the worker finds, or has postponed."""
+        worker = self.worker
+        if len(worker._postponed):
+            self.clock.now_s += worker._settings.retry_delay_s_max
+        while worker._found or min(self.due_at_s) <= self.clock.now_s:
+            await worker._turn()
+            await asyncio.gather(*(each.task for each in worker._jobs.values()))
+
+    @property
+    def due_at_s(self) -> tuple[float, float]:
+        """When the next listing and the next attempt are due."""
+        return self.worker._scan.due_at_s, self.worker._postponed.due_at_s
+
+    def lost(self, ledger_id: int) -> bytes | None:
+        """The record of the lost entries of a ledger."""
+        return self.store.nodes.get(lost_path("/ledgers", ledger_id))
+
+
+async def test_locks_beyond_the_bound_are_released_when_an_attempt_ends_with_an_error() -> None:
+    parts = Parts(deferred_items_max=1)
+    await parts.publish(1, 2, 3)
+    parts.repaired = UNAVAILABLE
+    await parts.attempt_all()
+    assert len(await parts.worker.items.locked_ids()) == 1
+    parts.repaired = WHOLE
+    await parts.attempt_all()
+    assert await parts.worker.items.ids() == []
+    assert await parts.worker.items.locked_ids() == set()
+
+
+@pytest.mark.parametrize("call", ["delete", "create"])
+async def test_lost_entries_are_recorded_by_a_later_attempt_if_the_store_did_not_answer(
+    call: str,
+) -> None:
+    parts = Parts()
+    await parts.publish(7)
+    parts.repaired = LOST
+    parts.store.unanswered = [(call, lost_path("/ledgers", 7))]
+    await parts.attempt_all()
+    assert parts.worker.metrics.lost_ledgers == 1, "the alarm does not wait for the record"
+    assert parts.lost(7) is None
+    await parts.attempt_all()
+    record = parts.lost(7)
+    assert record is not None
+    assert b"[[3,4]]" in record
+
+
+async def test_the_record_of_a_ledger_that_is_whole_again_is_removed_by_a_later_attempt() -> None:
+    parts = Parts()
+    await parts.publish(7)
+    parts.repaired = LOST
+    await parts.attempt_all()
+    assert parts.lost(7) is not None
+    parts.repaired = WHOLE
+    parts.store.unanswered = [("delete", lost_path("/ledgers", 7))]
+    await parts.attempt_all()
+    await parts.attempt_all()
+    assert parts.lost(7) is None
+    assert parts.worker.metrics.lost_ledgers == 0

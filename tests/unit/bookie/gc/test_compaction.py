@@ -11,6 +11,7 @@ from magnetar.bookie.entry_logs.log_scan import read_log_header
 from magnetar.bookie.errors import StorageError
 from magnetar.bookie.gc.log_survey import LogSurvey
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.indexes.location_index import IndexRecord
 from magnetar.ledger.system import SystemClock, SystemDisk
 from tests.ledger_storage import ENGINES
 from tests.unit.bookie.gc.compacted_store import ENTRIES, Store
@@ -179,6 +180,51 @@ async def test_b08_a_flush_and_a_compaction_do_not_pass_each_other(
             at += 5
             await store.compactor.compact([log_id])
             await flush
+        await store.check()
+
+
+async def test_no_packet_is_copied_twice_when_a_flush_joins_records_between_two_looks(
+    tmp_path: Path, engine: EngineKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copier reads the records of a run in several calls.
+
+    Entry 6 is in a gap of the run, and no record covers it any more. The flush lays entry 3 over
+    the record before the gap, and joins the rest of it to the record behind the gap.
+    """
+    async with Store(tmp_path, engine) as store:
+        index = store.storage.maintenance.index
+
+        async def flush_into_own_log(ids: Sequence[int], mark: bytes) -> int:
+            store.add(1, ids, mark)
+            await store.storage.flush()
+            for ledger_id in range(2, 13):  # they fill the log up: the next flush begins another
+                store.add(ledger_id, range(ENTRIES))
+            await store.storage.flush()
+            record = index.find(1, ids[0])
+            assert record is not None
+            return record.location.log_id
+
+        below = await flush_into_own_log([5, 7], b"a")
+        source = await flush_into_own_log([2, 3, 4, 5, 7, 8, 9], b"b")
+        await store.compactor.compact([below])
+        real, loop, looks = index.records_from, asyncio.get_running_loop(), 0
+
+        async def flush_newer() -> None:
+            store.add(1, [3, 9], b"c")
+            await store.storage.flush()
+
+        def records_from(ledger_id: int, entry_id: int, records_max: int) -> list[IndexRecord]:
+            nonlocal looks
+            looks += ledger_id == 1
+            if looks == 2 and ledger_id == 1:
+                asyncio.run_coroutine_threadsafe(flush_newer(), loop).result()
+            return real(ledger_id, entry_id, records_max)
+
+        monkeypatch.setattr(index, "records_from", records_from)
+        copied = await store.compactor.compact([source])
+        # The records of an index by pages are joined over the gap from the beginning.
+        assert looks >= 2 or engine == "interleaved"
+        assert copied.complete == [source]
         await store.check()
 
 

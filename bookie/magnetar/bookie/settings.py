@@ -457,7 +457,7 @@ class BookieSettings(LinkSettings):
         ge=16 << 10,
         le=1 << 30,
         description="Request bytes of all connections per turn of the event loop, plus 2 KiB per "
-        "request and 8 KiB per read; the rest waits for later turns, in order.",
+        "request, or 8 KiB if it is a read; the rest waits for later turns, in order.",
     )
     read_reply_bytes_max: int = Field(
         default=4 << 20,

@@ -164,9 +164,10 @@ class SimKeyValue:
             self._begin(0)
             return
         self._find()
-        self._clear()
-        # What a killed process has renamed last is not in the directory for sure.
+        # What a killed process has renamed last is not in the directory for sure, and the one that
+        # counted before it needs the files that are removed here.
         disk.sync_directory(self._path)
+        self._clear()
         if self._load():
             self._begin_table()
         else:

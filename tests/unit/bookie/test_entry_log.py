@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -15,6 +16,7 @@ from magnetar.bookie.entry_logs.entry_log import (
     decode_log_header,
     decode_run_head,
     encode_log_header,
+    encode_run_head,
     rebind_run_head,
 )
 from magnetar.bookie.entry_logs.log_names import log_ids, log_name
@@ -22,8 +24,10 @@ from magnetar.bookie.entry_logs.log_reader import EntryLogReader
 from magnetar.bookie.entry_logs.log_scan import read_footer, read_log_header, scan_log
 from magnetar.bookie.entry_logs.log_writer import EntryLogWriter
 from magnetar.bookie.entry_logs.packet_run import block_run
+from magnetar.bookie.entry_logs.pieces import piece_checksums
 from magnetar.bookie.entry_logs.run_plan import plan_runs
 from magnetar.bookie.errors import StorageCorruptError
+from magnetar.ledger.errors import InvariantError
 from magnetar.ledger.system import SystemDisk
 from tests.entry_logs import make_writer, planned
 from tests.ledger_storage import FailingDisk, make_block
@@ -247,6 +251,34 @@ def test_the_head_of_a_run_can_be_moved_with_its_packets_left_as_they_are(tmp_pa
     assert decode_run_head(moved, log_id=7, offset=4711) == head
     with pytest.raises(StorageCorruptError):
         decode_run_head(moved, log_id=1, offset=location.offset)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "gap_ids"),
+    [
+        pytest.param(3, 9, [3, 4, 6, 4, 6, 9], id="stretches overlap"),
+        pytest.param(3, 9, [3, 4, 6, 6, 7, 9], id="one id twice"),
+        pytest.param(3, 9, [3, 4, 6, 9], id="fewer ids than packets"),
+        pytest.param(3, 9, [4, 5, 6, 7, 8, 9], id="another first id"),
+        pytest.param(3, 10, [3, 4, 6, 7, 8, 9], id="another last id"),
+        pytest.param(3, 9, None, id="fewer packets than contiguous ids"),
+    ],
+)
+def test_a_run_whose_ids_do_not_ascend_is_never_encoded(
+    first: int, last: int, gap_ids: list[int] | None
+) -> None:
+    """Its packets could not be read, or would be read as other entries."""
+    with pytest.raises(InvariantError, match=rf"ledger 7, entries {first} to {last}"):
+        encode_run_head(
+            log_id=1,
+            offset=64,
+            ledger_id=7,
+            first=first,
+            last=last,
+            length_table=pack(">6I", *[10] * 6),
+            gap_ids=gap_ids,
+            checksums=piece_checksums(bytes(60)),
+        )
 
 
 @pytest.mark.parametrize("seed", range(20))

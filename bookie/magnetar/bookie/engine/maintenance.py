@@ -107,6 +107,18 @@ class LogMaintenance:
         moved = await self._run(self._flush_worker, partial(self.index.commit, changes))
         self._reads.forget_places(moved)
 
+    async def sync_index(self) -> None:
+        """Make durable what readers of the index have seen until now.
+
+        A flush that fails may leave its changes readable, and only in memory: a log that looks
+        unused because of them is needed again after a crash.
+
+        Raises:
+            StorageIOError: it is not durable; the call may be repeated.
+            StorageClosedError: the storage is closed.
+        """
+        await self.move_runs(())
+
     async def remove_log(self, log_id: int) -> None:
         """Remove a log to which nothing durable points any more; gone for good on return.
 

@@ -8,7 +8,8 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import lt
 from struct import Struct, unpack
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import google_crc32c
 
 from magnetar.bookie.entry_logs.pieces import piece_count
 from magnetar.bookie.errors import StorageCorruptError
+from magnetar.ledger.errors import InvariantError
 
 # Stored on disk: never renumber.
 FORMAT_VERSION = 2
@@ -226,9 +228,18 @@ def encode_run_head(
 
     `length_table` has a u32 per packet, as in an `EntryBlock`; `gap_ids` are the ids if they are
     not contiguous; `checksums` are those of the pieces of the packets.
+
+    Raises:
+        InvariantError: the ids do not ascend, or are not as many as the packets.
     """
     flags = 0
     count = len(length_table) // 4
+    if not _are_run_ids(first, last, count, gap_ids):
+        # Nothing is lost as long as it is not written: the packets are elsewhere, too.
+        raise InvariantError(
+            f"a run of ledger {ledger_id}, entries {first} to {last}, would hold {count} packets "
+            "whose ids do not ascend one by one: it is not written"
+        )
     ends = list(accumulate(unpack(f">{count}I", length_table)))
     tables = [_encode_table(ends), _encode_table(checksums)]
     if gap_ids is not None:
@@ -239,6 +250,14 @@ def encode_run_head(
     header = _RUN_HEADER.pack(RUN_MAGIC, flags, ledger_id, first, last, count, ends[-1])
     crc = _crc(log_id, offset, b"".join((header, *tables)))
     return b"".join((header, _U32.pack(crc), *tables))
+
+
+def _are_run_ids(first: int, last: int, count: int, gap_ids: Sequence[int] | None) -> bool:
+    """Return whether `count` packets with these ids can be read from a run."""
+    if gap_ids is None:
+        return last - first + 1 == count > 0
+    is_framed = len(gap_ids) == count > 0 and (gap_ids[0], gap_ids[-1]) == (first, last)
+    return is_framed and all(map(lt, gap_ids, islice(gap_ids, 1, None)))
 
 
 def run_bytes_max(packets_bytes: int, entries: int) -> int:

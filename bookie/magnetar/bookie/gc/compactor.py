@@ -92,7 +92,8 @@ class Compactor:
             self._on_damage(damage)
         if record is not None:
             await self._replace(record)
-        else:
+        elif copier.copied.complete:
+            await self._maintenance.sync_index()
             for log_id in copier.copied.complete:
                 await self._maintenance.remove_log(log_id)
         return copier.copied

@@ -227,6 +227,8 @@ class LogCollector:
             _log.error("index_damaged", error=str(error))
             needed = log_ids
         sizes = {log.log_id: log.file_bytes for log in self.uses}
+        if log_ids - needed:
+            await self._maintenance.sync_index()
         for log_id in sorted(log_ids - needed):
             await self._remove(log_id, sizes[log_id])
         self.incomplete = (self.incomplete | needed) & set(self._finished)

@@ -232,7 +232,10 @@ class LogCopier:
             # heads of other runs.
             records = self._index.records_from(head.ledger_id, first, count)
             near = list(takewhile(lambda record: record.first <= head.last, records))
-            found += [(each.first, each.last) for each in near if each.location == location]
+            # A flush between two calls may have joined a record to one that was returned before.
+            found += [
+                (max(first, each.first), each.last) for each in near if each.location == location
+            ]
             if len(near) < count or near[-1].last >= head.last:
                 return found
             first = near[-1].last + 1

@@ -111,10 +111,12 @@ def _build(
 
 def _copy(old: LocationIndex, new: LocationIndex, logs: EntryLogReader) -> int:
     states = {each: decode_state(value) for each, value in old.states().items()}
-    # The last ledger that was carried over may be incomplete: it is copied again.
-    done_until = max(new.states(), default=-1)
+    said = new.states()
+    # The last ledger that was carried over may be incomplete: it is copied again. States may be
+    # missing before it, too: a commit that was cut may have written the ledgers with records first.
+    done_until = max(said, default=-1)
     runs: dict[int, list[NewRun]] = {}
-    unsaid = deque(sorted(each for each in states if each >= done_until))
+    unsaid = deque(sorted(each for each in states if each >= done_until or each not in said))
     count = gathered = 0
     for ledger_id, records in _ledgers(old):
         for record in records:
@@ -125,9 +127,9 @@ def _copy(old: LocationIndex, new: LocationIndex, logs: EntryLogReader) -> int:
             gathered += 1
             if gathered >= _RECORDS_PER_COMMIT:
                 # A ledger's state is written with the last of its records: a state in the new index
-                # means that all ledgers before it are complete.
-                said = _take_below(unsaid, ledger_id)
-                _commit(old, new, runs, {each: states[each] for each in said})
+                # means that the records of all ledgers before it are there.
+                complete = _take_below(unsaid, ledger_id)
+                _commit(old, new, runs, {each: states[each] for each in complete})
                 runs, gathered = {}, 0
     _commit(old, new, runs, {each: states[each] for each in unsaid})
     return count

@@ -127,7 +127,8 @@ class LocationIndex(Protocol):
         Reads may see the changes before they are durable: the deletion of a ledger, then its runs
         and its state all at once, then its moves, whose source and target hold the same. A crash
         in between leaves a part of the changes, which is harmless: the journal repeats a flush, and
-        a compaction is finished or undone. After an error, the same changes may be committed again.
+        a compaction is finished or undone. After an error, the same changes may be committed again;
+        any commit, also one without changes, makes durable what readers have seen of earlier ones.
 
         Raises:
             StorageIOError: none, some or all changes may have been written.

@@ -1,6 +1,8 @@
 """Compaction on real files: nothing is lost, whatever happens beside it."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,11 +10,14 @@ import pytest
 
 from magnetar.bookie.entry_logs.log_names import log_name
 from magnetar.bookie.entry_logs.log_scan import read_log_header
-from magnetar.bookie.errors import StorageError
+from magnetar.bookie.errors import StorageError, StorageIOError
 from magnetar.bookie.gc.log_survey import LogSurvey
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.indexes.location_index import IndexRecord
+from magnetar.bookie.indexes.rocks_store import RocksStore
+from magnetar.ledger.ports import File
 from magnetar.ledger.system import SystemClock, SystemDisk
-from tests.ledger_storage import ENGINES
+from tests.ledger_storage import ENGINES, copy_as_after_a_crash
 from tests.unit.bookie.gc.compacted_store import ENTRIES, Store
 
 pytestmark = pytest.mark.parametrize("engine", ENGINES)
@@ -182,6 +187,51 @@ async def test_b08_a_flush_and_a_compaction_do_not_pass_each_other(
         await store.check()
 
 
+async def test_no_packet_is_copied_twice_when_a_flush_joins_records_between_two_looks(
+    tmp_path: Path, engine: EngineKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copier reads the records of a run in several calls.
+
+    Entry 6 is in a gap of the run, and no record covers it any more. The flush lays entry 3 over
+    the record before the gap, and joins the rest of it to the record behind the gap.
+    """
+    async with Store(tmp_path, engine) as store:
+        index = store.storage.maintenance.index
+
+        async def flush_into_own_log(ids: Sequence[int], mark: bytes) -> int:
+            store.add(1, ids, mark)
+            await store.storage.flush()
+            for ledger_id in range(2, 13):  # they fill the log up: the next flush begins another
+                store.add(ledger_id, range(ENTRIES))
+            await store.storage.flush()
+            record = index.find(1, ids[0])
+            assert record is not None
+            return record.location.log_id
+
+        below = await flush_into_own_log([5, 7], b"a")
+        source = await flush_into_own_log([2, 3, 4, 5, 7, 8, 9], b"b")
+        await store.compactor.compact([below])
+        real, loop, looks = index.records_from, asyncio.get_running_loop(), 0
+
+        async def flush_newer() -> None:
+            store.add(1, [3, 9], b"c")
+            await store.storage.flush()
+
+        def records_from(ledger_id: int, entry_id: int, records_max: int) -> list[IndexRecord]:
+            nonlocal looks
+            looks += ledger_id == 1
+            if looks == 2 and ledger_id == 1:
+                asyncio.run_coroutine_threadsafe(flush_newer(), loop).result()
+            return real(ledger_id, entry_id, records_max)
+
+        monkeypatch.setattr(index, "records_from", records_from)
+        copied = await store.compactor.compact([source])
+        # The records of an index by pages are joined over the gap from the beginning.
+        assert looks >= 2 or engine == "interleaved"
+        assert copied.complete == [source]
+        await store.check()
+
+
 async def test_b08_a_log_of_a_flush_that_runs_is_not_finished(
     tmp_path: Path, engine: EngineKind
 ) -> None:
@@ -196,3 +246,54 @@ async def test_b08_a_log_of_a_flush_that_runs_is_not_finished(
         await store.compactor.compact(finished)
         await task
         await store.check()
+
+
+# While the index cannot be written
+
+
+class DiskWithoutRoomForPages(SystemDisk):
+    is_full = False
+
+    def update(self, path: str) -> File:
+        if self.is_full and path.endswith("double-write"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return super().update(path)
+
+
+async def test_a_log_stays_while_only_memory_knows_that_its_entries_are_elsewhere(
+    tmp_path: Path, engine: EngineKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush of newer copies put them into the index and failed before they were durable there:
+    readers see them, and a crash takes them away."""
+
+    def failing(store: RocksStore) -> None:
+        raise StorageIOError("cannot be synced")
+
+    disk = DiskWithoutRoomForPages()
+    async with Store(tmp_path / "live", engine, disk) as store:
+        ids = range(ENTRIES)
+        store.add(1, ids)
+        await store.storage.flush()
+        for ledger_id in range(2, 13):  # they fill the log up
+            store.add(ledger_id, ids)
+        await store.storage.flush()
+        for ledger_id in range(2, 13):
+            store.add(ledger_id, ids, b"b")
+        await store.storage.flush()
+        log = store.logs / log_name(1)
+        store.add(1, ids, b"b")
+        with monkeypatch.context() as patch:
+            disk.is_full = True
+            patch.setattr(RocksStore, "sync", failing)
+            for work in (store.storage.flush(), store.compactor.compact([1])):
+                with pytest.raises(StorageIOError):
+                    await work
+            assert log.exists()
+            crashed = copy_as_after_a_crash(tmp_path / "live", tmp_path / "crashed")
+            disk.is_full = False
+        assert (await store.compactor.compact([1])).complete == [1]
+        assert not log.exists()
+        await store.check()
+    async with Store(crashed, engine) as store:
+        for entry_id in ids:
+            assert await store.storage.read(1, entry_id, entry_id, 0)

@@ -17,6 +17,8 @@ from magnetar.bookie.gc.log_collector import LogCollector
 from magnetar.bookie.gc.log_survey import LogSurvey, runs_of
 from magnetar.bookie.gc.schedule import CompactionKind
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.indexes.pages.double_write import DoubleWrite
+from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.metrics import GcMetrics
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.storage_options import StorageOptions
@@ -428,6 +430,35 @@ async def test_a_torn_log_goes_when_the_index_does_not_point_there(
         assert store.path(finished[0]).exists()
         await store.round(MAJOR)
         assert not store.path(finished[0]).exists()
+        await store.check(list(range(1, 12)))
+
+
+async def test_a_torn_log_stays_while_only_memory_knows_that_the_index_does_not_point_there(
+    tmp_path: Path, engine: EngineKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash would take away what a failed flush has put into the index."""
+
+    def failing(*_: object) -> None:
+        raise StorageIOError("cannot be written")
+
+    async with opened(tmp_path, engine) as store:
+        await store.flush(list(range(12)))
+        torn = (await store.finished())[0]
+        await cut_footers(store)
+        with store.path(torn).open("ab") as file:
+            file.write(b"\0" * 100)
+        await store.delete(0)
+        await store.round()
+        with monkeypatch.context() as patch:
+            patch.setattr(RocksStore, "sync", failing)
+            patch.setattr(DoubleWrite, "write", failing)
+            with pytest.raises(StorageIOError):
+                await store.flush(list(range(1, 12)))
+            with pytest.raises(StorageIOError):
+                await store.collector.compact(MAJOR)
+            assert store.path(torn).exists()
+        await store.round(MAJOR)
+        assert not store.path(torn).exists()
         await store.check(list(range(1, 12)))
 
 

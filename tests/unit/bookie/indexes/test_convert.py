@@ -1,13 +1,17 @@
 """Converting an index into one of the other kind: nothing lost, wherever it is cut."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from magnetar.bookie.errors import StorageIOError
+from magnetar.bookie.indexes import convert, rocks_index
 from magnetar.bookie.indexes.convert import convert_index
 from magnetar.bookie.indexes.index_mark import EngineKind
+from magnetar.bookie.indexes.key_value import Operation
 from magnetar.bookie.indexes.open_index import open_index_to_read
+from magnetar.bookie.indexes.rocks_store import RocksStore
 from magnetar.bookie.storage import LedgerState
 from magnetar.bookie.storage_options import StorageOptions
 from magnetar.ledger.system import SystemDisk
@@ -23,7 +27,7 @@ from tests.ledger_storage import (
 )
 
 PAGES = StorageOptions(index_page_bytes=64, index_cache_bytes=6000, index_open_files_max=2)
-LEDGERS = {1: range(40), 2: range(0, 30, 3), 300: range(7, 9), 70_000: range(0)}
+LEDGERS = {1: range(40), 2: range(0, 30, 3), 5: range(0), 300: range(7, 9), 70_000: range(0)}
 FENCED = LedgerState(b"key", True, 12, bytes(36))
 
 
@@ -101,6 +105,42 @@ async def test_a_conversion_that_is_cut_anywhere_goes_on(
     assert steps > 10
 
 
+@pytest.mark.parametrize("records_per_commit", [3, 10_000])
+async def test_a_conversion_that_is_cut_between_two_batches_of_a_commit_goes_on(
+    tmp_path: Path, records_per_commit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledgers without entries come last in a commit: what is missing is not only behind the
+    last ledger that was carried over."""
+    monkeypatch.setattr(convert, "_RECORDS_PER_COMMIT", records_per_commit)
+    monkeypatch.setattr(rocks_index, "_BATCH_OPERATIONS", 1)
+    with default_engine("interleaved"):
+        await fill(tmp_path / "full")
+    write = RocksStore.write
+    batches, is_cut = 0, True
+    while is_cut:
+        copy = copy_as_after_a_crash(tmp_path / "full", tmp_path / str(batches))
+        with monkeypatch.context() as patch:
+            left = batches
+
+            def write_some(store: RocksStore, batch: Sequence[Operation]) -> None:
+                nonlocal left
+                if left == 0:
+                    raise StorageIOError("killed")
+                left -= 1
+                write(store, batch)
+
+            patch.setattr(RocksStore, "write", write_some)
+            try:
+                convert_index(str(copy), "db", disk=SystemDisk(), options=PAGES)
+                is_cut = False
+            except StorageIOError:
+                pass
+        convert_index(str(copy), "db", disk=SystemDisk(), options=PAGES)
+        await check(copy, "db")
+        batches += 1
+    assert batches > len(LEDGERS)
+
+
 async def test_a_conversion_begins_anew_when_the_old_index_has_changed(tmp_path: Path) -> None:
     await fill(tmp_path)
     disk = FailingDisk()
@@ -114,7 +154,7 @@ async def test_a_conversion_begins_anew_when_the_old_index_has_changed(tmp_path:
     convert_index(str(tmp_path), "interleaved", disk=SystemDisk(), options=PAGES)
     with default_engine("interleaved"):
         async with open_storage(tmp_path, SMALL) as storage:
-            assert storage.ledger_ids() == [1, 2, 70_000]
+            assert storage.ledger_ids() == [1, 2, 5, 70_000]
             assert storage.state(1) == LedgerState(b"key", True, 99)
 
 

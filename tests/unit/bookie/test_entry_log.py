@@ -267,7 +267,7 @@ def test_the_head_of_a_run_can_be_moved_with_its_packets_left_as_they_are(tmp_pa
 def test_a_run_whose_ids_do_not_ascend_is_never_encoded(
     first: int, last: int, gap_ids: list[int] | None
 ) -> None:
-    """Its packets could not be read, or would be read as other entries."""
+    """The packets of such a run could not be read, or would be read as other entries."""
     with pytest.raises(InvariantError, match=rf"ledger 7, entries {first} to {last}"):
         encode_run_head(
             log_id=1,

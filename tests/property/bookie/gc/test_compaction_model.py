@@ -55,7 +55,7 @@ class Compact:
     """Compaction of some logs into one."""
 
     sources: tuple[int, ...]
-    """Which of the logs, by their place among all."""
+    """Logs to compact, by their place among all."""
     between: tuple[Flush | None, ...] = ()
     """Flushes before each look of the copier into the index, then before each commit of moves."""
     moves_per_commit: int = 1000

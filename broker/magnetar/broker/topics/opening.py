@@ -146,7 +146,7 @@ class TopicOpener:
         if is_marked(log.properties):
             log.abandon("it is being deleted")
             await log.close()
-            await self._deletion.finish(name)
+            await self._deletion.finish(name, tenure.holds)
             raise ServiceNotReadyError(f"{name} was being deleted, and is gone: try again")
         cache = TailCache(self.pool)
         topic = Topic(name, log, cache, self._settings, tenure, policies, clock=self._clock)

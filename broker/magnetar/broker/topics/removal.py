@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from magnetar.broker.base.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.cluster.ownership import Ownership
 from magnetar.broker.features.retention import inactivity
+from magnetar.broker.policies.records import Check
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.deletion import TopicDeletion, check_members
@@ -41,8 +42,9 @@ class TopicRemoval:
         self._ownership = ownership
         self._is_scalable = is_scalable
         self._acquire_timeout_s = acquire_timeout_s
-        self.followers: list[Callable[[TopicName], Awaitable[object]]] = []
-        """Called when a topic is deleted, to remove whatever else is kept under its name."""
+        self.followers: list[Callable[[TopicName, Check | None], Awaitable[object]]] = []
+        """Called when a topic is deleted, to remove whatever else is kept under its name. The check
+        is awaited before each removal."""
         self.on_deleted: list[Callable[[TopicName], None]] = []
         """Called with each topic, partition and segment that was deleted here."""
         deletion.forget = self._log_gone
@@ -90,7 +92,7 @@ class TopicRemoval:
             check_members(topic)
         await self._deletion.check_unused(name)
 
-    async def _log_gone(self, name: TopicName) -> None:
+    async def _log_gone(self, name: TopicName, check: Check) -> None:
         """Forget a topic whose log is deleted, unless it is part of a scalable topic.
 
         The log of a plain topic that was migrated is a part of a scalable one, which has policies
@@ -100,19 +102,21 @@ class TopicRemoval:
             BrokerMetadataError
         """
         if not await self._is_scalable(name):
-            await self.forget(name)
+            await self.forget(name, check)
 
-    async def forget(self, name: TopicName) -> None:
+    async def forget(self, name: TopicName, check: Check | None = None) -> None:
         """Remove the policies and everything else kept under the name of a deleted topic.
 
-        The topic must be deleted with all its partitions.
+        The topic must be deleted with all its partitions. `check`: raises to leave the rest, which
+        is a later topic's.
 
         Raises:
             BrokerMetadataError
+            Every error of `check`.
         """
-        await self._policies.remove_topic(name)
+        await self._policies.remove_topic(name, check)
         for follower in self.followers:
-            await follower(name)
+            await follower(name, check)
 
     @asynccontextmanager
     async def _held_back(self, name: TopicName) -> AsyncIterator[None]:
@@ -144,7 +148,7 @@ class TopicRemoval:
             raise ServiceNotReadyError(f"the lease of {name} was lost: ask its next owner")
         if name.is_persistent:
             await self._deletion.mark(name)
-            await self._deletion.finish(name)
+            await self._deletion.finish(name, tenure.holds)
         elif topic is None:
             raise TopicNotFoundError(f"Topic {name} not found")
         elif name.partition_index < 0:

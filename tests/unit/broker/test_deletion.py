@@ -128,8 +128,7 @@ async def have_topic(store: MetadataStore, generation: int) -> None:
     await store.create(schemas_path(TOPIC), SchemaRecord(versions=(entry,)).encode())
     path = namespace_path(TOPIC.namespace_name)
     found = await store.get(path)
-    granted = {str(TOPIC): {f"role {generation}": ("consume",)}}
-    space = NamespaceRecord(topic_permissions=granted)
+    space = NamespaceRecord(topic_permissions={str(TOPIC): {f"role {generation}": ("consume",)}})
     await store.set(path, space.encode(), version=found.version)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
+    ConflictError,
     NotAllowedError,
     PartitionCountError,
     TopicConflictError,
@@ -21,7 +22,7 @@ from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_n
 from magnetar.ledger.errors import UnknownOutcomeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
-from magnetar.sdk.wire import parse_topic_name
+from magnetar.sdk.wire import TopicName, parse_topic_name
 from tests.unit.broker.memory_log import ManualClock
 
 TOPIC = parse_topic_name("persistent://public/default/whole")
@@ -225,6 +226,49 @@ async def test_no_partition_appears_while_they_are_deleted(
     assert await store.exists(naming.log_path(TOPIC.partition(2))) is None
     await topics.forget(TOPIC)
     assert await topics.find(TOPIC) is None
+
+
+async def test_of_two_deletions_the_late_one_leaves_a_topic_that_was_created_anew(
+    topics: PartitionedTopics,
+) -> None:
+    await topics.create(TOPIC, 2)
+    await topics.mark_deleted(TOPIC)
+    await topics.check_deleted(TOPIC)
+    await topics.forget(TOPIC)
+    with pytest.raises(TopicNotFoundError, match="by another request"):
+        await topics.check_deleted(TOPIC)
+    await topics.create(TOPIC, 3)
+    with pytest.raises(ConflictError, match="created anew"):
+        await topics.check_deleted(TOPIC)
+    await topics.forget(TOPIC)
+    await topics.mark_migrated_deleted(TOPIC)
+    record = await topics.get(TOPIC)
+    assert (record.partitions, record.is_deleted) == (3, False)
+
+
+async def test_a_topic_that_gives_way_to_a_plain_one_leaves_another_of_its_name(
+    topics: PartitionedTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter((False, True))
+
+    async def has_log(topic: TopicName) -> bool:
+        is_second = next(answers)
+        if is_second:  # Meanwhile it was deleted, and another one was created.
+            await topics.mark_deleted(topic)
+            await topics.forget(topic)
+            with monkeypatch.context() as patched:
+                patched.setattr(topics, "_has_log", _no)
+                await topics.create(topic, 5)
+        return is_second
+
+    monkeypatch.setattr(topics, "_has_log", has_log)
+    with pytest.raises(TopicConflictError):
+        await topics.create(TOPIC, 2)
+    assert (await topics.get(TOPIC)).partitions == 5
+
+
+async def _no(_: TopicName) -> bool:
+    return False
 
 
 async def test_a_record_of_a_newer_release_is_left_alone(

@@ -142,12 +142,13 @@ class Scene:
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
         self.owners = Owners(store)
-        self.logs = PartitionedTopics(store, partitions_max=8, clock=ManualClock())
+        self.clock = ManualClock()
+        self.logs = PartitionedTopics(store, partitions_max=8, clock=self.clock)
         self.topics = self.broker()
 
     def broker(self) -> ScalableTopics:
         """One more broker."""
-        made = ScalableTopics(self.store, self.logs, ManualClock(), segments_max=8)
+        made = ScalableTopics(self.store, self.logs, self.clock, segments_max=8)
         made.owners = self.owners
         return made
 
@@ -466,7 +467,7 @@ async def test_a_deletion_takes_all_segments_along_also_those_of_a_change_under_
     scene.owners.failures = 1
     with pytest.raises(ServiceNotReadyError):
         await scene.topics.split(TOPIC, 0)
-    await scene.topics.delete_segments(TOPIC)
+    created_ms = await scene.topics.delete_segments(TOPIC)
     assert [each.segment_id for each in scene.owners.deleted] == [0, 1, 2]
     with pytest.raises(TopicNotFoundError):
         await scene.topics.get(TOPIC)
@@ -474,9 +475,37 @@ async def test_a_deletion_takes_all_segments_along_also_those_of_a_change_under_
     with pytest.raises(TopicConflictError, match="being deleted"):
         await scene.create()
     await scene.topics.finish(TOPIC)
-    await scene.topics.forget(TOPIC)
+    await scene.topics.check_deleted(TOPIC, created_ms)
+    await scene.topics.forget(TOPIC, created_ms)
     assert await scene.topics.names("public/default") == []
     await scene.create()
+
+
+async def test_of_two_deletions_the_late_one_leaves_a_topic_that_was_created_anew(
+    scene: Scene,
+) -> None:
+    await scene.create()
+    segment = await scene.name(0)
+    created_ms = await scene.topics.delete_segments(TOPIC)
+    await scene.topics.check_going(segment)
+    await scene.topics.forget(TOPIC, created_ms)
+    with pytest.raises(TopicNotFoundError, match="deleted with its topic"):
+        await scene.topics.check_going(segment)
+    scene.clock.advance(1)
+    await scene.topics.create(TOPIC, 1, is_taken=scene.is_taken)
+    with pytest.raises(ConflictError, match="its topic is in use"):
+        await scene.topics.check_going(segment)
+    with pytest.raises(TopicNotFoundError, match="by another request"):
+        await scene.topics.check_deleted(TOPIC, created_ms)
+    await scene.topics.forget(TOPIC, created_ms)
+    assert await scene.active() == [0]
+    again_ms = await scene.topics.delete_segments(TOPIC)
+    with pytest.raises(TopicNotFoundError):
+        await scene.topics.check_deleted(TOPIC, created_ms)
+    await scene.topics.forget(TOPIC, created_ms)
+    assert await scene.topics.find(TOPIC) is not None
+    await scene.topics.forget(TOPIC, again_ms)
+    assert await scene.topics.find(TOPIC) is None
 
 
 async def test_a_deletion_that_was_interrupted_goes_on(scene: Scene) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import unquote_plus
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
+    ConflictError,
     NotAllowedError,
     PartitionCountError,
     TopicConflictError,
@@ -173,7 +174,12 @@ class PartitionedTopics:
         if await self._has_log(topic):
             # A plain topic was created automatically at this moment. It has messages, this one has
             # none.
-            await change_record(self._store, PartitionedTopicRecord, path, lambda _: None)
+            await change_record(
+                self._store,
+                PartitionedTopicRecord,
+                path,
+                lambda now: None if now == record else now,
+            )
             raise TopicConflictError(f"This topic already exists: {topic} is not partitioned")
         await self._create_logs(topic, range(partitions))
         return record
@@ -288,14 +294,55 @@ class PartitionedTopics:
         assert record is not None
         return record.partitions
 
-    async def forget(self, topic: TopicName) -> None:
-        """Remove the record after the partitions are deleted.
+    async def mark_migrated_deleted(self, topic: TopicName) -> None:
+        """Hide the partitions of a topic that was migrated, and is deleted as a scalable one.
+
+        A partitioned topic that was created anew under the name stays as it is.
 
         Raises:
             BrokerMetadataError
         """
+
+        def marked(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord | None:
+            if before is None or not before.is_final:
+                return before
+            return before.model_copy(update={"is_deleted": True})
+
         path = partitioned_topic_path(topic)
-        await change_record(self._store, PartitionedTopicRecord, path, lambda _: None)
+        await change_record(self._store, PartitionedTopicRecord, path, marked)
+
+    async def check_deleted(self, topic: TopicName) -> None:
+        """Make sure that a topic is still being deleted: of several requests to delete it, one
+        completes that, and then a new topic may have the name.
+
+        Raises:
+            TopicNotFoundError: another request has completed the deletion.
+            ConflictError: there is a topic of that name, and it is not being deleted.
+            BrokerMetadataError
+        """
+        await asked(self._store.catch_up(), f"read partitions of {topic}")
+        record = await self.find(topic)
+        if record is None:
+            raise TopicNotFoundError(f"{topic} was deleted by another request")
+        if not record.is_deleted:
+            raise ConflictError(
+                f"{topic} is not being deleted any more: another request gave that up, or has "
+                "completed it, and the topic was created anew; delete it again if it must go"
+            )
+
+    async def forget(self, topic: TopicName) -> None:
+        """Remove the record after the partitions are deleted. One that is not marked stays: it is
+        of a topic that was created anew since.
+
+        Raises:
+            BrokerMetadataError
+        """
+
+        def without(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord | None:
+            return None if before is None or before.is_deleted else before
+
+        path = partitioned_topic_path(topic)
+        await change_record(self._store, PartitionedTopicRecord, path, without)
 
     async def update_properties(
         self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]

@@ -6,7 +6,8 @@ topic was created or has grown, loaded or not: lists and patterns show it.
 Growth loses nothing. The new partitions and, in them, the durable subscriptions of the topic exist
 before the new count does, and no producer may use a partition beyond the count. A consumer that
 subscribes meanwhile knows only the old count. Those subscriptions are copied once the new count is
-stored.
+stored. The record names the new partitions until then, so that the next growth, which may be to the
+same count, completes one that was interrupted.
 """
 
 import asyncio
@@ -231,12 +232,31 @@ class PartitionedTopics:
             _check_not_final(topic, before)
             # Another broker may have grown it further meanwhile.
             most = max(before.partitions, partitions)
-            return before.model_copy(update={"partitions": most})
+            update = {"partitions": most}
+            if topic.is_persistent and before.growing_from is None and most > before.partitions:
+                update["growing_from"] = before.partitions
+            return before.model_copy(update=update)
 
         path = partitioned_topic_path(topic)
-        await change_record(self._store, PartitionedTopicRecord, path, grown)
-        if topic.is_persistent:
-            await self._bring_along(topic, new)
+        after = await change_record(self._store, PartitionedTopicRecord, path, grown)
+        assert after is not None
+        if after.growing_from is not None:
+            await self._bring_along(topic, range(after.growing_from, after.partitions))
+            await self._end_growth(topic, after)
+
+    async def _end_growth(self, topic: TopicName, grown: PartitionedTopicRecord) -> None:
+        """Note that all partitions of a record have their subscriptions, unless the topic has grown
+        again meanwhile."""
+
+        same = grown.partitions, grown.growing_from
+
+        def ended(now: PartitionedTopicRecord | None) -> PartitionedTopicRecord | None:
+            if now is None or (now.partitions, now.growing_from) != same:
+                return now
+            return now.model_copy(update={"growing_from": None})
+
+        path = partitioned_topic_path(topic)
+        await change_record(self._store, PartitionedTopicRecord, path, ended)
 
     async def create_missed(self, topic: TopicName) -> None:
         """Create missing partitions, since a creation may have been interrupted.

@@ -60,6 +60,8 @@ class Scalable(Protocol):
         self, topic: TopicName, *, is_sure: bool = False
     ) -> ScalableTopicRecord | None: ...
 
+    async def find_settled(self, topic: TopicName) -> ScalableTopicRecord | None: ...
+
     async def segment(self, name: TopicName) -> SegmentRecord | None: ...
 
     async def is_pruned(self, name: TopicName) -> bool: ...
@@ -256,7 +258,7 @@ class TopicCreation:
             RequestError: a running migration cannot be finished now.
         """
         scalable, called = self._scalable, naming.resolved_name(name)
-        record = await scalable.find(name, is_sure=True) if scalable is not None else None
+        record = await scalable.find_settled(name) if scalable is not None else None
         if scalable is not None and record is not None and record.is_migrating:
             await scalable.finish(name)  # It is announced already, and exists in a moment.
             record = await scalable.find(name, is_sure=True)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +24,8 @@ from magnetar.broker.features.scalable import (
 )
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
 from magnetar.broker.policies.records import read_record
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.topics.creation import TopicCreation
 from magnetar.cursors import copy_cursor
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
 from magnetar.ledger.errors import NoNodeError
@@ -229,6 +232,86 @@ async def test_a_topic_that_was_published_to_at_its_creation_is_not_given_up(sce
     assert await scene.topics.segment(segment) is not None
 
 
+class _CrashError(BaseException):
+    """The broker is gone."""
+
+
+async def _crash_while_giving_way(scene: Scene, patch: pytest.MonkeyPatch) -> None:
+    """Create the topic beside a plain one of its name; the broker goes before it has decided which
+    one stays."""
+    answers = iter((False, True))
+
+    async def is_taken() -> bool:
+        return next(answers)
+
+    async def crash(*_: object) -> None:
+        raise _CrashError
+
+    with patch.context() as patched:
+        patched.setattr(scene.topics, "_settle", crash)
+        with pytest.raises(_CrashError):
+            await scene.topics.create(TOPIC, 1, is_taken=is_taken)
+    await scene.logs.create_log(TOPIC)
+
+
+def _creation(scene: Scene) -> TopicCreation:
+    async def exists(_: TopicName) -> bool:
+        return await scene.is_taken()
+
+    return TopicCreation(
+        cast(PolicyRegistry, None),
+        exists=exists,
+        names=cast(Any, None),
+        partitioned=scene.logs,
+        scalable=scene.broker(),
+    )
+
+
+async def test_a_topic_that_was_used_is_there_again_after_a_crash_while_it_gave_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = TOPIC.segment(0, start=0, end=0xFFFF)
+    await scene.logs.create_log(segment)
+    await _crash_while_giving_way(scene, monkeypatch)
+    assert await scene.topics.segment(segment) is None
+    await _creation(scene).have_scalable(TOPIC, may_create=False)
+    assert await scene.active() == [0]
+    assert await scene.topics.segment(segment) is not None
+    with pytest.raises(TopicConflictError, match="not scalable"):
+        await scene.create()
+
+
+async def test_a_topic_that_was_not_used_is_gone_after_a_crash_while_it_gave_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _crash_while_giving_way(scene, monkeypatch)
+    with pytest.raises(TopicNotFoundError, match="is not scalable"):
+        await _creation(scene).have_scalable(TOPIC, may_create=False)
+    assert await scene.topics.find(TOPIC) is None
+
+
+async def test_a_topic_that_gave_way_at_a_crash_is_deleted_for_good_if_that_is_asked(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.logs.create_log(TOPIC.segment(0, start=0, end=0xFFFF))
+    await _crash_while_giving_way(scene, monkeypatch)
+    created_ms = await scene.topics.delete_segments(TOPIC)
+    record = await scene.topics.find_settled(TOPIC)
+    assert record is not None
+    assert record.is_deleted
+    await scene.topics.forget(TOPIC, created_ms)
+    assert await scene.topics.find(TOPIC) is None
+
+
+async def test_a_name_that_a_topic_left_at_a_crash_can_be_given_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _crash_while_giving_way(scene, monkeypatch)
+    await scene.store.delete(naming.log_path(TOPIC))
+    await scene.create()
+    assert await scene.active() == [0]
+
+
 async def test_a_split_carries_all_durable_subscriptions_to_the_children(scene: Scene) -> None:
     await scene.create()
     parent = await scene.name(0)
@@ -322,10 +405,6 @@ async def test_a_parent_that_is_not_sealed_leaves_the_layout_as_it_was(scene: Sc
         await scene.topics.split(TOPIC, 0)
     await scene.broker().finish(TOPIC)
     assert await scene.active() == [2]
-
-
-class _CrashError(BaseException):
-    """The broker is gone."""
 
 
 @pytest.mark.parametrize("step", _STEPS)

@@ -389,7 +389,12 @@ class ScalableTopics:
         taken = TopicConflictError(f"This topic already exists: {topic} is not scalable")
         if await is_taken():
             raise taken
-        await self._change(topic, first)
+        try:
+            await self._change(topic, first)
+        except TopicConflictError:
+            if await self.find_settled(topic) is not None:
+                raise
+            await self._change(topic, first)
         if await is_taken() and await self._give_way(topic, record):
             raise taken
         _log.info("scalable_topic_created", topic=str(topic), segments=segments)
@@ -401,16 +406,38 @@ class ScalableTopics:
         Return whether that was possible. A client may have published to a segment meanwhile. What
         was acknowledged there must stay reachable, so then both topics exist.
         """
-        mark = partial(changes.mark_deleted, topic)
-        await self._change(topic, mark)  # From here on no segment without a log is loaded.
-        paths = [naming.log_path(each.name_in(topic)) for each in record.segments]
+        created_ms = record.created_ms
+        # From here on no segment without a log is loaded.
+        await self._change(topic, lambda now: changes.give_way(now, created_ms=created_ms))
+        after = await self._settle(topic, record)
+        return after is None or after.created_ms != created_ms or after.is_deleted
+
+    async def find_settled(self, topic: TopicName) -> ScalableTopicRecord | None:
+        """Return the record of a scalable topic, after it is decided whether the topic stays: its
+        creation may have been interrupted while it gave way to a plain topic.
+
+        Raises:
+            BrokerMetadataError
+        """
+        record = await self.find(topic, is_sure=True)
+        if record is None or not record.gives_way:
+            return record
+        return await self._settle(topic, record)
+
+    async def _settle(
+        self, topic: TopicName, record: ScalableTopicRecord
+    ) -> ScalableTopicRecord | None:
+        """Keep a topic that gives way if one of its segments was used, otherwise remove it; return
+        its record. Several brokers may do so at once."""
+        created_ms, stays = record.created_ms, False
         await asked(self._store.catch_up(), f"read segments of {topic}")
-        for path in paths:
+        for path in (naming.log_path(each.name_in(topic)) for each in record.segments):
             if await asked(self._store.exists(path), f"read {path}") is not None:
-                await self._change(topic, partial(mark, is_deleted=False))
-                return False
-        await self.forget(topic, record.created_ms)
-        return True
+                stays = True
+                break
+        return await self._change(
+            topic, lambda now: changes.settle(now, created_ms=created_ms, stays=stays)
+        )
 
     async def split(
         self,

@@ -400,6 +400,8 @@ class TopicOpener:
             open_cursor=partial(self.open_cursor, topic, log),
             changed=topic.line.update,
             published=lambda: (topic.line.messages_in, topic.line.bytes_in),
+            hold=topic.line.hold,
+            release=topic.line.release,
         )
 
     async def _open_transaction_log(self, topic: Topic) -> TopicTransactionLog:

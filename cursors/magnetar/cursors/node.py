@@ -8,6 +8,7 @@ There are further operations on the nodes of cursors that no owner has open. Suc
 to a log that is not served yet, deleted with their log, and asked whether they still name a ledger.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote, unquote
@@ -312,18 +313,35 @@ async def copy_cursor(
 
 
 async def delete_unopened(
-    client: DeletesLedgers, store: MetadataStore, log_path: str, name: str
+    client: DeletesLedgers,
+    store: MetadataStore,
+    log_path: str,
+    name: str,
+    check: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Delete a cursor whose log is being deleted: its node first, then its ledger.
 
     That fences an owner that still has it open. Safe to call again.
 
+    `check`: awaited between the read of the node and its deletion; it raises to leave the cursor as
+    it is. What it allows is done to the cursor that was there before the check, and to no later
+    one.
+
     Raises:
         InvalidCursorNodeError, LedgerError
+        Every error of `check`.
     """
     path = cursor_path(log_path, name)
     cell = Cell(store, path, decode=lambda value: decode_node(value, path=path), encode=encode_node)
-    deleted = await cell.change(lambda node: None if node is None else GONE)
+
+    async def delete(node: CursorNode | None) -> Deletion | None:
+        if node is None:
+            return None
+        if check is not None:
+            await check()
+        return GONE
+
+    deleted = await cell.change_async(delete)
     if deleted.is_written and deleted.before and deleted.before.cursor_ledger_id >= 0:
         try:
             await client.delete(deleted.before.cursor_ledger_id)

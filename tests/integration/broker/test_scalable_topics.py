@@ -329,10 +329,10 @@ async def test_a_deleted_topic_ends_its_sessions_and_may_be_made_anew(tmp_path: 
         await scene.other.publish_ok(0)
         await scene.scalable.split(_TOPIC, 0)
         await _update(scene.one)
-        await scene.scalable.delete_segments(_TOPIC)
+        created_ms = await scene.scalable.delete_segments(_TOPIC)
         refused = await look_up(scene.third, _NAME)
         assert refused.error == pb.ServerError.TopicNotFound
-        await scene.scalable.forget(_TOPIC)
+        await scene.scalable.forget(_TOPIC, created_ms)
         assert (await _update(scene.one)).error == pb.ServerError.TopicNotFound
         again = await WireClient.open(scene.broker.port)
         assert (await look_up(again, _NAME)).dag.epoch == 1
@@ -358,8 +358,8 @@ async def test_those_who_watch_a_namespace_hear_of_its_scalable_topics(tmp_path:
         diff = update.watchScalableTopicsUpdate.diff
         assert list(diff.added) == ["topic://public/default/second"]
         first = parse_topic_name("first")
-        await scene.scalable.delete_segments(first)
-        await scene.scalable.forget(first)
+        created_ms = await scene.scalable.delete_segments(first)
+        await scene.scalable.forget(first, created_ms)
         update = await scene.other.next(BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE)
         diff = update.watchScalableTopicsUpdate.diff
         assert list(diff.removed) == ["topic://public/default/first"]
@@ -448,11 +448,11 @@ async def test_children_that_are_loaded_ahead_go_with_a_topic_that_is_deleted(
         for each in names:
             await scene.scalable.owners.open_ahead(each)
         assert None not in [topics.served(each) for each in names]
-        await scene.scalable.delete_segments(_TOPIC)
+        created_ms = await scene.scalable.delete_segments(_TOPIC)
         for each in names:
             await scene.scalable.owners.open_ahead(each)  # late: the change is under way no more
             assert not await topics.exists(each)
-        await scene.scalable.forget(_TOPIC)
+        await scene.scalable.forget(_TOPIC, created_ms)
 
 
 async def test_a_segment_that_has_just_been_pruned_can_be_used_until_the_next_look(

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -238,10 +239,10 @@ async def test_who_heard_that_a_topic_exists_waits_for_its_deletion_and_hears_th
                 is_asked.set()
                 await answer.wait()
 
-            async def finish_slowly(name: TopicName) -> None:
+            async def finish_slowly(name: TopicName, may_own: Callable[[], bool]) -> None:
                 is_marked.set()
                 await go_on.wait()
-                await finish(name)
+                await finish(name, may_own)
 
             topics.creation.check = check_slowly  # type: ignore[method-assign]
             late = asyncio.ensure_future(topics.get(name, may_create=False))

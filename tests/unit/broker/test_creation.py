@@ -99,6 +99,14 @@ async def test_a_request_that_ends_while_another_broker_has_the_turn_leaves_it_a
     assert store.nodes == {path: b"another broker"}
 
 
+async def test_a_turn_that_ended_with_its_session_is_not_taken_from_the_next_broker() -> None:
+    store = DictionaryStore()
+    async with turns_of(store).turn(NAMESPACE):
+        (path,) = store.nodes
+        store.nodes[path] = b"another broker"
+    assert store.nodes == {path: b"another broker"}
+
+
 async def test_turns_that_have_ended_or_failed_leave_no_lock() -> None:
     store = SlowStore()
     turns = turns_of(store)

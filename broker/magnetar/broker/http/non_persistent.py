@@ -5,13 +5,17 @@ Requests that need a position in a topic, or its data, are refused: these topics
 
 from fastapi import APIRouter, Response
 
-from magnetar.broker.base.errors import TopicConflictError, TopicNotFoundError
+from magnetar.broker.base.errors import NotAllowedError, TopicConflictError, TopicNotFoundError
 from magnetar.broker.http.bodies import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork, on_each
 from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.refusals import HttpRefusal
-from magnetar.broker.http.topics import non_persistent_here, non_persistent_names
+from magnetar.broker.http.topics import (
+    forget_partitioned,
+    non_persistent_here,
+    non_persistent_names,
+)
 from magnetar.broker.topic import Topic
 from magnetar.sdk.wire import TopicName
 
@@ -76,12 +80,19 @@ class _NonPersistent:
             await self._context.admin.here(partition)
             await self._topics.removal.delete(partition, is_forced=force)
 
-        every = await self._work_on.partitions(name) or []
+        # The mark first: a request that comes late finds a topic that was created anew without it.
+        count = await self._topics.partitioned.mark_deleted(name)
+        every = [name.partition(index) for index in range(count)]
         query = "?force=true" if force else ""
-        await on_each(self._context.admin, every, delete_one, "DELETE", query, may_be_missing=True)
-        await self._topics.partitioned.mark_deleted(name)
-        await self._topics.removal.forget(name)
-        await self._topics.partitioned.forget(name)
+        try:
+            await on_each(
+                self._context.admin, every, delete_one, "DELETE", query, may_be_missing=True
+            )
+        except (NotAllowedError, HttpRefusal):
+            if not force:
+                await self._topics.partitioned.mark_deleted(name, is_deleted=False)
+            raise
+        await forget_partitioned(self._context, name)
         return done()
 
     async def unload(self, tenant: str, namespace: str, topic: str) -> Response:

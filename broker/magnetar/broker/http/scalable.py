@@ -9,6 +9,7 @@ for super users. Names and shapes of values are Pulsar's, where it has them. Sou
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import structlog
@@ -146,12 +147,16 @@ async def delete_scalable(context: HttpContext, name: TopicName) -> None:
         TopicNotFoundError, RequestError
     """
     scalable, partitioned = context.topics.scalable, context.topics.partitioned
-    if await partitioned.find(name, is_sure=True) is not None:  # Left from a partitioned topic.
-        await partitioned.mark_deleted(name, with_scalable=True)
-    await scalable.delete_segments(name)
-    await context.topics.removal.forget(name)
+    await partitioned.mark_migrated_deleted(name)
+    created_ms = await scalable.delete_segments(name)
+    still = partial(scalable.check_deleted, name, created_ms)
+    try:
+        await still()
+        await context.topics.removal.forget(name, still)
+    except TopicNotFoundError:
+        return  # Another request has completed the deletion.
     await partitioned.forget(name)
-    await scalable.forget(name)
+    await scalable.forget(name, created_ms)
 
 
 def check_scaling(context: HttpContext, *overrides: AutoScale | None) -> None:

@@ -15,6 +15,7 @@ from magnetar.broker.http.late_routes import late_router
 from magnetar.broker.http.namespace_json import namespace_of_json, namespace_to_json
 from magnetar.broker.http.refusals import HttpRefusal
 from magnetar.broker.http.scalable import delete_scalable
+from magnetar.broker.http.topics import forget_partitioned
 from magnetar.broker.policies.model import TenantRecord
 from magnetar.sdk.wire import TopicName, parse_topic_name
 
@@ -189,8 +190,7 @@ async def _delete_topics(context: HttpContext, namespace: str) -> None:
     for named in await topics.scalable.names(namespace):
         await delete_scalable(context, naming.base_topic_of(named))
     for whole in wholes:
-        await topics.removal.forget(whole)
-        await topics.partitioned.forget(whole)
+        await forget_partitioned(context, whole)
 
 
 async def _check_empty(context: HttpContext, name: str) -> None:

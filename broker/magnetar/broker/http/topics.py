@@ -8,6 +8,7 @@ Source: HTTP sheet, section 9.1.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import structlog
@@ -114,6 +115,24 @@ async def properties_of(context: HttpContext, full_name: str) -> Mapping[str, st
         return _as_told(LogMetadata.from_json(node.value, path=path).properties)
     except LedgerError as error:
         raise BrokerMetadataError(f"{full_name}: its record cannot be read: {error}") from error
+
+
+async def forget_partitioned(context: HttpContext, name: TopicName) -> None:
+    """Remove what is kept under the name of a partitioned topic, and its record, after its
+    partitions are deleted. Does nothing if another request has done so.
+
+    Raises:
+        ConflictError: the topic is not being deleted any more.
+        BrokerMetadataError
+    """
+    partitioned = context.topics.partitioned
+    still = partial(partitioned.check_deleted, name)
+    try:
+        await still()
+        await context.topics.removal.forget(name, still)
+    except TopicNotFoundError:
+        return
+    await partitioned.forget(name)
 
 
 def topics_router(context: HttpContext) -> APIRouter:
@@ -266,7 +285,18 @@ class _Life:
         return Response(status_code=204)
 
     async def delete(
-        self, tenant: str, namespace: str, topic: str, force: bool = False
+        self,
+        tenant: str,
+        namespace: str,
+        topic: str,
+        force: bool = False,
+        asPartition: Annotated[
+            bool,
+            Query(
+                description="Only while its partitioned topic is being deleted. Brokers ask each "
+                "other so; Pulsar has no such parameter."
+            ),
+        ] = False,
     ) -> Response:
         """Delete a topic. 412 if it is in use and `force` is not set, 409 if it is a partitioned
         one."""
@@ -278,7 +308,8 @@ class _Life:
                 "delete that one"
             )
         await self._context.admin.here(name)
-        await self._topics.removal.delete(name, is_forced=force)
+        still = partial(self._partitioned.check_deleted, name.partitioned) if asPartition else None
+        await self._topics.removal.delete(name, is_forced=force, still=still)
         return Response(status_code=204)
 
     async def delete_partitioned(
@@ -299,11 +330,14 @@ class _Life:
             name.partition(index) for index in range(await self._partitioned.mark_deleted(name))
         ]
 
+        # Another request may complete the deletion, and then the partitions are a new topic's.
+        still = partial(self._partitioned.check_deleted, name)
+
         async def delete_one(partition: TopicName) -> None:
             await self._context.admin.here(partition)
-            await self._topics.removal.delete(partition, is_forced=force)
+            await self._topics.removal.delete(partition, is_forced=force, still=still)
 
-        query = "?force=true" if force else ""
+        query = "?asPartition=true" + ("&force=true" if force else "")
         try:
             await on_each(
                 self._context.admin, every, delete_one, "DELETE", query, may_be_missing=True
@@ -313,8 +347,7 @@ class _Life:
                 await self._partitioned.mark_deleted(name, is_deleted=False)
                 await self._partitioned.create_missed(name)
             raise
-        await self._topics.removal.forget(name)
-        await self._partitioned.forget(name)
+        await forget_partitioned(self._context, name)
         return Response(status_code=204)
 
     async def _end(self, name: TopicName) -> MessageId:

@@ -29,6 +29,10 @@ requests."""
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
+Check = Callable[[], Awaitable[None]]
+"""Raises if a record must stay as it is. Awaited between its read and its write: what it allows is
+done to the record that was there before, and to no later one."""
+
 
 async def asked(answer: Awaitable[T], what: str) -> T:
     """Await an answer of the store, and translate its errors.
@@ -83,6 +87,8 @@ async def change_record(
     kind: type[R],
     path: str,
     change: Callable[[R | None], R | None],
+    *,
+    check: Check | None = None,
 ) -> R | None:
     """Replace a record by the result of `change`, and return it; None is no node.
 
@@ -91,16 +97,19 @@ async def change_record(
 
     Raises:
         BrokerMetadataError: also when the record changed too often meanwhile.
+        Every error of `change` and `check`.
     """
 
-    def changed(before: R | None) -> R | Deletion | None:
+    async def changed(before: R | None) -> R | Deletion | None:
         after = change(before)
         if after == before:
             return None
+        if check is not None:
+            await check()
         return GONE if after is None else after
 
     try:
-        return (await record_cell(store, kind, path).change(changed)).after
+        return (await record_cell(store, kind, path).change_async(changed)).after
     except ContendedError as error:
         raise BrokerMetadataError(
             f"{path} was not changed: others changed it {_CHANGES_TRIED} times meanwhile; try again"

@@ -36,7 +36,7 @@ from magnetar.broker.policies.model import (
     topic_policies_path,
     topic_policies_root,
 )
-from magnetar.broker.policies.records import Followed, asked, change_record, read_record
+from magnetar.broker.policies.records import Check, Followed, asked, change_record, read_record
 from magnetar.broker.policies.table import effective, policies_of_broker
 from magnetar.ledger.errors import MetadataError, NoNodeError
 from magnetar.ledger.metadata.cell import bytes_cell
@@ -392,29 +392,37 @@ class PolicyRegistry:
         own.wrote(policies)
         return policies
 
-    async def remove_topic(self, topic: TopicName) -> None:
+    async def remove_topic(self, topic: TopicName, check: Check | None = None) -> None:
         """Remove the policies of a deleted topic and the permissions on it, and stop following it.
+
+        `check`: raises to leave the rest, which is a later topic's.
 
         Raises:
             BrokerMetadataError
+            Every error of `check`.
         """
         base = topic.partitioned
         try:
             async with self._removing_permissions:  # a namespace's topics are deleted concurrently
-                await self._remove_permissions(base.namespace_name, str(base))
+                await self._remove_permissions(base.namespace_name, str(base), check)
         except NamespaceNotFoundError:
             pass  # The namespace is being deleted, too, or is gone.
         path = topic_policies_path(base)
-        await change_record(self._store, TopicPolicyRecord, path, lambda _: None)
+        await change_record(self._store, TopicPolicyRecord, path, lambda _: None, check=check)
         self._forget_topic(base)
 
-    async def _remove_permissions(self, namespace: str, topic: str) -> None:
+    async def _remove_permissions(self, namespace: str, topic: str, check: Check | None) -> None:
         # A recent grant by another broker may not be in memory yet.
         found = await read_record(self._store, NamespaceRecord, namespace_path(namespace))
-        if found is None or topic not in found[0].topic_permissions:
+        granted = found[0].topic_permissions.get(topic) if found is not None else None
+        if granted is None:
             return
+        if check is not None:
+            await check()
 
         def without(record: NamespaceRecord) -> NamespaceRecord:
+            if record.topic_permissions.get(topic) != granted:
+                return record  # They were granted since the check, perhaps on a later topic.
             left = {each: of for each, of in record.topic_permissions.items() if each != topic}
             return record.model_copy(update={"topic_permissions": left})
 

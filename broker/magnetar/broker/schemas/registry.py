@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from magnetar.broker.base.errors import BrokerMetadataError, NotAllowedError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.policies.model import Policies, SchemaCompatibility
-from magnetar.broker.policies.records import asked, read_record, record_cell
+from magnetar.broker.policies.records import Check, asked, read_record, record_cell
 from magnetar.broker.schemas import compatibility
 from magnetar.broker.schemas.definitions import Definition, parse
 from magnetar.broker.schemas.errors import (
@@ -275,15 +275,18 @@ class SchemaRegistry:
         """
         return await self._remove(schemas_path(topic))
 
-    async def topic_removed(self, topic: TopicName) -> None:
+    async def topic_removed(self, topic: TopicName, check: Check | None = None) -> None:
         """Remove the schemas of a deleted topic. A non-persistent topic keeps them: a persistent
         topic of the same name may exist.
 
+        `check`: raises to leave them, since they are a later topic's.
+
         Raises:
             BrokerMetadataError
+            Every error of `check`.
         """
         if topic.is_persistent:
-            await self.remove(topic)
+            await self._remove(schemas_path(topic), check)
 
     async def remove_namespace(self, namespace: str) -> None:
         """Remove all schemas of a namespace, given as tenant/namespace, that is being deleted
@@ -300,9 +303,13 @@ class SchemaRegistry:
         except NoNodeError:
             pass
 
-    async def _remove(self, path: str) -> int | None:
+    async def _remove(self, path: str, check: Check | None = None) -> int | None:
         async def gone(record: SchemaRecord | None) -> Deletion | None:
-            return None if record is None else GONE
+            if record is None:
+                return None
+            if check is not None:
+                await check()
+            return GONE
 
         async with self._lock(path):
             try:

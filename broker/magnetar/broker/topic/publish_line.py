@@ -12,9 +12,12 @@ It has three rows, which come from the topic's policies and its features, in thi
 
 A row is a tuple; empty rows cost nothing. Rows are rebuilt when policies change, or when a feature
 requests it (`update`). A pending batch keeps the checks with which it began.
+
+The line can be held: whatever is appended then waits, in order, as if the log were slow.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
@@ -36,6 +39,7 @@ from magnetar.broker.topic.subscriptions import TopicSubscriptions
 from magnetar.broker.topic.surroundings import InternalAppend, TopicLog
 from magnetar.broker.topic.tail import Tail
 from magnetar.ledger.errors import LedgerError, LogClosedError
+from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import MessageMetadata, Send, TopicName, split_payload
 
@@ -103,6 +107,9 @@ class PublishLine:
         """Set when the outcome of a termination is known; None if no call of `terminate` runs."""
         self._in_flight = 0
         """Batches that the log has not answered."""
+        self._held: deque[AppendBatch] | None = None
+        """Appends that wait for `release`; None while the line is not held. Producers bound them,
+        as they do for a log that is slow."""
         self._drained: asyncio.Future[None] | None = None
         # Statistics; the metrics collector reads them.
         self.messages_in = 0
@@ -245,7 +252,13 @@ class PublishLine:
         for count in self._on_handed:
             count(batch)
         stamp = self._stamp
-        self.log.append(batch if stamp is None else stamp.published(batch))
+        self._to_log(batch if stamp is None else stamp.published(batch))
+
+    def _to_log(self, batch: AppendBatch) -> None:
+        if self._held is None:
+            self.log.append(batch)
+        else:
+            self._held.append(batch)
 
     def stored(self, batch: PublishBatch, ledger_id: int, first_entry_id: int) -> None:
         """Pass durable entries to the listeners, then to the tail cache."""
@@ -287,7 +300,7 @@ class PublishLine:
             record.on_failed(LogClosedError(f"{self.name} is closed"))
         else:
             stamp = self._stamp
-            self.log.append(record if stamp is None else stamp.internal(record))
+            self._to_log(record if stamp is None else stamp.internal(record))
 
     def _answered(self) -> None:
         self._in_flight -= 1
@@ -298,6 +311,26 @@ class PublishLine:
         assert self._drained is not None
         if not self._in_flight and not self._drained.done():
             self._drained.set_result(None)
+
+    # Holding
+
+    def hold(self) -> None:
+        """Keep everything that is appended from the log, until `release`."""
+        if self._held is None and not self.is_closed:
+            self._held = deque()
+
+    def release(self) -> None:
+        """Append what was kept, in order, and keep nothing more. Does nothing once the line is
+        closed."""
+        while self._held and not self.is_closed:
+            self.log.append(self._held.popleft())
+        if not self.is_closed:
+            self._held = None
+
+    def _fail_held(self) -> None:
+        held, self._held = self._held, None
+        for each in held or ():
+            each.on_failed(LogClosedError(f"{self.name} is closed"))
 
     # The end
 
@@ -316,6 +349,9 @@ class PublishLine:
         """Close the line: append nothing more, and resume connections that wait for the rate."""
         self.is_closed = True
         self.rate.close()
+        if self._held is not None:
+            # Later: first the producers are closed, and told where to go.
+            asyncio.get_running_loop().call_soon(self._fail_held)
 
     # Statistics
 

@@ -60,6 +60,8 @@ class Scalable(Protocol):
         self, topic: TopicName, *, is_sure: bool = False
     ) -> ScalableTopicRecord | None: ...
 
+    async def find_settled(self, topic: TopicName) -> ScalableTopicRecord | None: ...
+
     async def segment(self, name: TopicName) -> SegmentRecord | None: ...
 
     async def is_pruned(self, name: TopicName) -> bool: ...
@@ -108,7 +110,7 @@ class CreationTurns:
                     await self._take(path)
                 except BaseException:
                     try:
-                        await self._withdraw(path)
+                        await self._give_back(path)
                     finally:
                         lock.release()
                     raise
@@ -132,21 +134,15 @@ class CreationTurns:
                 return  # It was not given back the last time.
             await asyncio.sleep(_TURN_RETRY_S)
 
-    async def _withdraw(self, path: str) -> None:
-        """Give a turn back that was taken without an answer: the request was cancelled, or the
-        connection to the store was lost."""
+    async def _give_back(self, path: str) -> None:
+        """End the turn, if it is this broker's: it may have ended with its session, and another
+        broker may have the next one. It may also have been taken without an answer."""
         try:
             found = await bytes_cell(self._store, path).read()
             if found is not None and found.value == self._value:
                 await self._store.delete(path, version=found.version)
         except MetadataError:
-            pass  # As in `_give_back`.
-
-    async def _give_back(self, path: str) -> None:
-        try:
-            await self._store.delete(path)
-        except MetadataError:
-            pass  # It ended with its session, or is reused next time.
+            pass  # It ends with its session, or is reused next time.
 
 
 class TopicCreation:
@@ -256,7 +252,7 @@ class TopicCreation:
             RequestError: a running migration cannot be finished now.
         """
         scalable, called = self._scalable, naming.resolved_name(name)
-        record = await scalable.find(name, is_sure=True) if scalable is not None else None
+        record = await scalable.find_settled(name) if scalable is not None else None
         if scalable is not None and record is not None and record.is_migrating:
             await scalable.finish(name)  # It is announced already, and exists in a moment.
             record = await scalable.find(name, is_sure=True)

@@ -146,7 +146,7 @@ class TopicOpener:
         if is_marked(log.properties):
             log.abandon("it is being deleted")
             await log.close()
-            await self._deletion.finish(name)
+            await self._deletion.finish(name, tenure.holds)
             raise ServiceNotReadyError(f"{name} was being deleted, and is gone: try again")
         cache = TailCache(self.pool)
         topic = Topic(name, log, cache, self._settings, tenure, policies, clock=self._clock)
@@ -399,6 +399,8 @@ class TopicOpener:
             open_cursor=partial(self.open_cursor, topic, log),
             changed=topic.line.update,
             published=lambda: (topic.line.messages_in, topic.line.bytes_in),
+            hold=topic.line.hold,
+            release=topic.line.release,
         )
 
     async def _open_transaction_log(self, topic: Topic) -> TopicTransactionLog:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from magnetar.broker.base.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.cluster.ownership import Ownership
 from magnetar.broker.features.retention import inactivity
+from magnetar.broker.policies.records import Check
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.deletion import TopicDeletion, check_members
@@ -41,32 +42,42 @@ class TopicRemoval:
         self._ownership = ownership
         self._is_scalable = is_scalable
         self._acquire_timeout_s = acquire_timeout_s
-        self.followers: list[Callable[[TopicName], Awaitable[object]]] = []
-        """Called when a topic is deleted, to remove whatever else is kept under its name."""
+        self.followers: list[Callable[[TopicName, Check | None], Awaitable[object]]] = []
+        """Called when a topic is deleted, to remove whatever else is kept under its name. The check
+        is awaited before each removal."""
         self.on_deleted: list[Callable[[TopicName], None]] = []
         """Called with each topic, partition and segment that was deleted here."""
         deletion.forget = self._log_gone
-        self._held: dict[TopicName, asyncio.Future[None]] = {}
+        self._held: dict[TopicName, asyncio.Future[bool]] = {}
+        """By topic that must not be loaded; the result is whether it was deleted."""
 
-    def held(self, name: TopicName) -> asyncio.Future[None] | None:
+    def held(self, name: TopicName) -> asyncio.Future[bool] | None:
         """Return a future that completes when the topic may be loaded again; None: it may be loaded
         now."""
         return self._held.get(name)
 
-    async def delete(self, name: TopicName, *, is_forced: bool) -> None:
-        """Delete a topic with everything that belongs to it. `is_forced`: disconnect its clients.
+    async def delete(self, name: TopicName, *, is_forced: bool, still: Check | None = None) -> None:
+        """Delete a topic with everything that belongs to it.
 
         Calling this again, or loading the topic, completes an interrupted deletion.
+
+        Args:
+            is_forced: disconnect its clients.
+            still: raises if the topic is not to be deleted any more. Awaited before its clients are
+                disconnected, and before its log is marked.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
             NotAllowedError: the topic is in use.
             RequestError: another broker owns the topic, or it cannot be deleted now.
+            Every error of `still`.
         """
-        async with self._held_back(name):
+        async with self._held_back(name) as is_gone:
+            if is_gone:  # Clients may be waiting to create it anew, for the same end as this.
+                raise TopicNotFoundError(f"Topic {name} was deleted by another request")
             if name.is_persistent and not is_forced:
                 await self._deletion.check_unused(name)
-            await self._delete(name, None if is_forced else check_members)
+            await self._delete(name, None if is_forced else check_members, still)
 
     async def delete_unless_used(self, topic: Topic) -> None:
         """Delete a topic of this broker that is unused.
@@ -90,7 +101,7 @@ class TopicRemoval:
             check_members(topic)
         await self._deletion.check_unused(name)
 
-    async def _log_gone(self, name: TopicName) -> None:
+    async def _log_gone(self, name: TopicName, check: Check) -> None:
         """Forget a topic whose log is deleted, unless it is part of a scalable topic.
 
         The log of a plain topic that was migrated is a part of a scalable one, which has policies
@@ -100,38 +111,54 @@ class TopicRemoval:
             BrokerMetadataError
         """
         if not await self._is_scalable(name):
-            await self.forget(name)
+            await self.forget(name, check)
 
-    async def forget(self, name: TopicName) -> None:
+    async def forget(self, name: TopicName, check: Check | None = None) -> None:
         """Remove the policies and everything else kept under the name of a deleted topic.
 
-        The topic must be deleted with all its partitions.
+        The topic must be deleted with all its partitions. `check`: raises to leave the rest, which
+        is a later topic's.
 
         Raises:
             BrokerMetadataError
+            Every error of `check`.
         """
-        await self._policies.remove_topic(name)
+        await self._policies.remove_topic(name, check)
         for follower in self.followers:
-            await follower(name)
+            await follower(name, check)
 
     @asynccontextmanager
-    async def _held_back(self, name: TopicName) -> AsyncIterator[None]:
-        """Prevent other loads of a topic, and wait for a load or close that is running."""
+    async def _held_back(self, name: TopicName) -> AsyncIterator[bool]:
+        """Prevent other loads of a topic, and wait for a load or close that is running.
+
+        Yields whether another deletion, which ran until now, has deleted the topic.
+        """
+        is_gone = False
         while (held := self._held.get(name)) is not None:
             await asyncio.wait([held])
+            is_gone = is_gone or held.result()
         held = self._held[name] = asyncio.get_running_loop().create_future()
         try:
             if (loading := self._table.loading.get(name)) is not None:
                 await asyncio.wait([loading])
             if (closing := self._table.closing.get(name)) is not None:
                 await asyncio.wait([closing.task])
-            yield
+            yield is_gone
         finally:
             del self._held[name]
-            held.set_result(None)
+            if not held.done():
+                held.set_result(False)
 
-    async def _delete(self, name: TopicName, check: Callable[[Topic], None] | None) -> None:
-        """Delete a topic. `check`: a last check, which may refuse a loaded topic."""
+    async def _delete(
+        self,
+        name: TopicName,
+        check: Callable[[Topic], None] | None,
+        still: Check | None = None,
+    ) -> None:
+        """Delete a topic. `check`: a last check, which may refuse a loaded topic. `still`: see
+        `delete`."""
+        if still is not None:
+            await still()
         tenure = await self._ownership.acquire(name, timeout_s=self._acquire_timeout_s)
         topic = self._table.served.get(name)
         if topic is not None:
@@ -143,11 +170,12 @@ class TopicRemoval:
         if not tenure.holds():
             raise ServiceNotReadyError(f"the lease of {name} was lost: ask its next owner")
         if name.is_persistent:
-            await self._deletion.mark(name)
-            await self._deletion.finish(name)
+            await self._deletion.mark(name, still)
+            await self._deletion.finish(name, tenure.holds)
         elif topic is None:
             raise TopicNotFoundError(f"Topic {name} not found")
         elif name.partition_index < 0:
             await self.forget(name)
+        self._held[name].set_result(True)
         for callback in self.on_deleted:
             callback(name)

@@ -131,10 +131,12 @@ class OwnSegments:
         """Delete the data of a segment; its clients are disconnected.
 
         Raises:
+            ConflictError: its topic needs it.
             RequestError: it is not completely deleted; a repeated call continues.
         """
+        still = partial(self._topics.scalable.check_going, segment)
         try:
-            await self._topics.removal.delete(segment, is_forced=True)
+            await self._topics.removal.delete(segment, is_forced=True, still=still)
         except TopicNotFoundError:
             pass  # It was never used, or was deleted before.
 

@@ -140,14 +140,18 @@ class Migration:
                     raise
                 self._say(f"the cut-over is interrupted, and begins again: {_line(error)}")
                 await asyncio.sleep(CUT_OVER_PAUSE_S)
+        is_done = is_moved_whole(report)
+        if is_done:
+            # Before anybody may read a good report and start the clients at the target: a process
+            # after a kill must not cut over again, which resets subscriptions that they use.
+            self._directory.remove_report()
+            self._directory.remember(self._asked.model_copy(update={"is_done": True}))
         self._directory.write_report(
             text="".join(f"{each}\n" for each in report.lines()), json_text=report.to_json()
         )
         await self._end_copies()
         self._directory.cut_over_ended()
-        if is_moved_whole(report):
-            # Recorded first, done second: a process after a kill does not start over.
-            self._directory.remember(self._asked.model_copy(update={"is_done": True}))
+        if is_done:
             await self._let_go(self._copies)
         return report
 

@@ -99,8 +99,15 @@ async def _migrate(asked: Asked, directory: StateDirectory, *, is_cut_over: bool
     try:
         migration = Migration(asked, directory, source, target, say)
         if asked.is_done:
+            directory.cut_over_ended()
             await migration.let_go()
-            say(f"the cut-over is done; its report is {directory.path / 'report.txt'}")
+            if directory.has_report:
+                say(f"the cut-over is done; its report is {directory.path / 'report.txt'}")
+            else:
+                say(
+                    "the cut-over is done, and messages and subscriptions are the same; the "
+                    "command was killed before it wrote the report"
+                )
             return None
         directory.remember(asked)
         return await migration.run(is_cut_over=is_cut_over)

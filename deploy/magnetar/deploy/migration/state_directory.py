@@ -138,6 +138,23 @@ class StateDirectory:
         self._replace("report.txt", text)
         self._replace("report.json", json_text + "\n")
 
+    def remove_report(self) -> None:
+        """Remove the report of an earlier comparison.
+
+        Raises:
+            DataDirectoryError: it cannot be removed.
+        """
+        for name in ("report.txt", "report.json"):
+            with _writing(self.path / name):
+                (self.path / name).unlink(missing_ok=True)
+        with _writing(self.path):
+            self._disk.sync_directory(str(self.path))
+
+    @property
+    def has_report(self) -> bool:
+        """Whether there is the report of a comparison."""
+        return (self.path / "report.txt").exists()
+
     def _replace(self, name: str, text: str) -> None:
         with _writing(self.path / name):
             self._disk.replace_file(str(self.path / name), text.encode())

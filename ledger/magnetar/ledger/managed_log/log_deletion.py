@@ -6,7 +6,7 @@ the node, and after it the ledgers. A crash in between leaves orphans, never a l
 are gone. A marked log is never opened again; a process that finds one continues its deletion.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
@@ -31,20 +31,38 @@ def is_marked(properties: Mapping[str, str]) -> bool:
     return DELETED in properties
 
 
-async def mark_deleted(store: MetadataStore, path: str) -> bool:
+async def mark_deleted(
+    store: MetadataStore, path: str, check: Callable[[], Awaitable[None]] | None = None
+) -> bool:
     """Mark the log, which fences its owner. Return False if there is no log.
+
+    `check`: awaited between the read of the node and the write; it raises to leave the log as it
+    is. What it allows is done to the log that was there before the check, and to no later one.
 
     Raises:
         InvalidLedgerMetadataError: the node is not a ledger list; it is left unchanged.
         MetadataError: the log may be marked or not; call again.
+        Every error of `check`.
     """
 
-    def mark(metadata: LogMetadata | None) -> LogMetadata | None:
+    async def mark(metadata: LogMetadata | None) -> LogMetadata | None:
         if metadata is None or is_marked(metadata.properties):
             return None
+        if check is not None:
+            await check()
         return metadata.with_properties({DELETED: "true"})
 
-    return (await _cell(store, path).change(mark)).after is not None
+    return (await _cell(store, path).change_async(mark)).after is not None
+
+
+async def is_marked_at(store: MetadataStore, path: str) -> bool:
+    """Return whether a log is stored there that is being deleted.
+
+    Raises:
+        InvalidLedgerMetadataError, MetadataError
+    """
+    found = await _cell(store, path).read()
+    return found is not None and found.value is not None and is_marked(found.value.properties)
 
 
 async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -> None:

@@ -126,7 +126,7 @@ async def test_an_interrupted_deletion_is_completed(tmp_path: Path, steps: int, 
 _SCHEMA = {"type": "STRING", "schema": "", "properties": {}}
 
 
-async def _away(_: TopicName) -> None:
+async def _away(_: TopicName, check: object) -> None:
     raise BrokerMetadataError("the metadata store is away")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
+    ConflictError,
     NotAllowedError,
     PartitionCountError,
     TopicConflictError,
@@ -21,7 +22,7 @@ from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_n
 from magnetar.ledger.errors import UnknownOutcomeError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
-from magnetar.sdk.wire import parse_topic_name
+from magnetar.sdk.wire import TopicName, parse_topic_name
 from tests.unit.broker.memory_log import ManualClock
 
 TOPIC = parse_topic_name("persistent://public/default/whole")
@@ -139,8 +140,11 @@ async def test_growth_brings_along_what_subscribes_while_it_grows(
     class Late(LostReplies):
         """Somebody subscribes between the copies of the cursors and the new count."""
 
+        is_late = False
+
         async def set(self, path: str, value: bytes, *, version: int) -> int:
-            if path == partitioned_topic_path(TOPIC):
+            if path == partitioned_topic_path(TOPIC) and not self.is_late:
+                self.is_late = True
                 await have_cursor(store, 0, "late")
             return await store.set(path, value, version=version)
 
@@ -150,6 +154,70 @@ async def test_growth_brings_along_what_subscribes_while_it_grows(
     await topics.create(TOPIC, 1)
     await topics.grow(TOPIC, 2, is_forced=False)
     assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == ["late"]
+
+
+class _CrashError(BaseException):
+    """The broker is gone."""
+
+
+@pytest.mark.parametrize("count", [4, 5])
+async def test_a_growth_that_was_interrupted_is_completed_by_the_next_one(
+    store: MetadataStore, topics: PartitionedTopics, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    await topics.create(TOPIC, 2)
+
+    async def crash(*_: object) -> None:
+        await have_cursor(store, 0, "late")
+        raise _CrashError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(topics, "_bring_along", crash)
+        with pytest.raises(_CrashError):
+            await topics.grow(TOPIC, 4, is_forced=False)
+    assert (await topics.get(TOPIC)).partitions == 4, "clients know them by now"
+    await topics.grow(TOPIC, count, is_forced=False)
+    for index in range(2, count):
+        assert await list_cursors(store, naming.log_path(TOPIC.partition(index))) == ["late"]
+    assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == []
+
+
+async def test_a_growth_that_was_completed_brings_nothing_along_when_it_is_repeated(
+    store: MetadataStore, topics: PartitionedTopics
+) -> None:
+    await topics.create(TOPIC, 1)
+    await topics.grow(TOPIC, 2, is_forced=False)
+    before = (await store.get(partitioned_topic_path(TOPIC))).value
+    await have_cursor(store, 0, "of one partition")
+    await topics.grow(TOPIC, 2, is_forced=False)
+    assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == []
+    assert (await store.get(partitioned_topic_path(TOPIC))).value == before
+    assert b"growing_from" not in before
+
+
+async def test_a_growth_leaves_what_another_one_beyond_it_has_yet_to_bring_along(
+    store: MetadataStore, topics: PartitionedTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await topics.create(TOPIC, 1)
+    bring_along = topics._bring_along
+
+    async def overtaken(topic: TopicName, indexes: range) -> None:
+        await bring_along(topic, indexes)
+
+        async def crash(*_: object) -> None:
+            raise _CrashError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(topics, "_bring_along", crash)
+            with pytest.raises(_CrashError):
+                await topics.grow(TOPIC, 4, is_forced=False)
+        await have_cursor(store, 0, "late")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(topics, "_bring_along", overtaken)
+        await topics.grow(TOPIC, 2, is_forced=False)
+    await topics.grow(TOPIC, 4, is_forced=False)
+    for index in (1, 2, 3):
+        assert await list_cursors(store, naming.log_path(TOPIC.partition(index))) == ["late"]
 
 
 async def test_growth_brings_nothing_back_that_is_deleted_meanwhile(
@@ -225,6 +293,49 @@ async def test_no_partition_appears_while_they_are_deleted(
     assert await store.exists(naming.log_path(TOPIC.partition(2))) is None
     await topics.forget(TOPIC)
     assert await topics.find(TOPIC) is None
+
+
+async def test_of_two_deletions_the_late_one_leaves_a_topic_that_was_created_anew(
+    topics: PartitionedTopics,
+) -> None:
+    await topics.create(TOPIC, 2)
+    await topics.mark_deleted(TOPIC)
+    await topics.check_deleted(TOPIC)
+    await topics.forget(TOPIC)
+    with pytest.raises(TopicNotFoundError, match="by another request"):
+        await topics.check_deleted(TOPIC)
+    await topics.create(TOPIC, 3)
+    with pytest.raises(ConflictError, match="created anew"):
+        await topics.check_deleted(TOPIC)
+    await topics.forget(TOPIC)
+    await topics.mark_migrated_deleted(TOPIC)
+    record = await topics.get(TOPIC)
+    assert (record.partitions, record.is_deleted) == (3, False)
+
+
+async def test_a_topic_that_gives_way_to_a_plain_one_leaves_another_of_its_name(
+    topics: PartitionedTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter((False, True))
+
+    async def has_log(topic: TopicName) -> bool:
+        is_second = next(answers)
+        if is_second:  # Meanwhile it was deleted, and another one was created.
+            await topics.mark_deleted(topic)
+            await topics.forget(topic)
+            with monkeypatch.context() as patched:
+                patched.setattr(topics, "_has_log", _no)
+                await topics.create(topic, 5)
+        return is_second
+
+    monkeypatch.setattr(topics, "_has_log", has_log)
+    with pytest.raises(TopicConflictError):
+        await topics.create(TOPIC, 2)
+    assert (await topics.get(TOPIC)).partitions == 5
+
+
+async def _no(_: TopicName) -> bool:
+    return False
 
 
 async def test_a_record_of_a_newer_release_is_left_alone(

@@ -96,6 +96,26 @@ async def test_a_token_that_cannot_be_read_is_named_with_its_file(tmp_path: Path
         await remote.lookup()
 
 
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("env:MAGNETAR_TEST_NO_TOKEN", "the environment variable MAGNETAR_TEST_NO_TOKEN is not"),
+        ("env:MAGNETAR_TEST_EMPTY_TOKEN", "env:MAGNETAR_TEST_EMPTY_TOKEN is empty"),
+        ("file:/dev/null", "file:/dev/null is empty"),
+        ("token:", "token: is empty"),
+    ],
+)
+async def test_a_token_that_is_not_there_is_named_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, place: str, reason: str
+) -> None:
+    monkeypatch.delenv("MAGNETAR_TEST_NO_TOKEN", raising=False)
+    monkeypatch.setenv("MAGNETAR_TEST_EMPTY_TOKEN", "")
+    records = _Records(**URLS, authenticationPlugin="token", authenticationParameters=place)
+    remote = RemoteClusters(records.read, timeout_ms=1000).cluster("west")
+    with pytest.raises(NotAllowedError, match=f"cluster west: its token: {reason}"):
+        await remote.lookup()
+
+
 async def test_connections_go_through_the_network_that_is_given() -> None:
     tried: list[tuple[str, int]] = []
 

@@ -18,7 +18,7 @@ from magnetar.sdk.wire import TopicName
 from tests.unit.broker.harness import Harness, entry
 from tests.unit.broker.memory_parts import TOPIC
 from tests.unit.broker.replication.sending_parts import MemoryCursor, There
-from tests.waiting import settle
+from tests.waiting import settle, until
 
 
 class _Remotes:
@@ -37,6 +37,8 @@ class World:
         self.harness = Harness()
         self.clusters = clusters
         self.made: dict[str, Position] = {}
+        self.holds: list[bool] = []
+        """Holds of publishes, and releases."""
         self.error: CursorUnavailableError | None = None
         self.remotes = _Remotes()
 
@@ -67,6 +69,8 @@ class World:
             open_cursor=cast(Any, self._open_cursor),
             changed=lambda: None,
             published=lambda: (0, 0),
+            hold=lambda: self.holds.append(True),
+            release=lambda: self.holds.append(False),
         )
         await self.feature.restore()
 
@@ -164,6 +168,91 @@ async def test_copying_begins_where_the_list_changed_though_the_cursor_is_made_l
     world.feature.look()
     await settle()
     assert world.made == {"pulsar.repl.west": EARLIEST}, "the log was empty"
+    await world.close()
+
+
+async def test_nothing_is_stored_between_the_new_list_and_its_cursors() -> None:
+    """The next owner could not know that it was published for the new cluster."""
+    world = World("east", "west")
+    await world.open()
+    assert world.holds == []
+    world.error = CursorUnavailableError("the metadata store is away")
+    world.set("east", "west", "north")
+    assert world.holds == [True], "at once"
+    await settle()
+    world.feature.look()
+    await settle()
+    assert world.holds == [True]
+    world.error = None
+    world.feature.look()
+    await settle()
+    assert world.holds == [True, False]
+    assert "pulsar.repl.north" in world.made
+    world.set("east", "north")
+    await settle()
+    assert world.holds == [True, False], "a cluster that leaves needs nothing"
+    await world.close()
+
+
+async def test_publishes_are_held_no_longer_than_a_load_may_take() -> None:
+    world = World("east")
+    await world.open()
+    world.error = CursorUnavailableError("the cursor cannot be read")
+    world.set("east", "west")
+    await settle()
+    world.harness.clock.advance(world.harness.settings.topic_load_timeout_ms - 1)
+    world.feature.look()
+    await settle()
+    assert world.holds == [True]
+    world.harness.clock.advance(1)
+    world.feature.look()
+    await settle()
+    assert world.holds == [True, False]
+    await world.close()
+
+
+async def test_publishes_go_on_when_the_cluster_leaves_the_list_before_it_has_a_cursor() -> None:
+    world = World("east")
+    await world.open()
+    world.error = CursorUnavailableError("the metadata store is away")
+    world.set("east", "west")
+    await settle()
+    world.set("east")
+    await settle()
+    assert world.holds == [True, False]
+    await world.close()
+
+
+async def test_the_cursor_is_tried_again_soon_while_publishes_are_held() -> None:
+    world = World("east")
+    await world.open()
+    world.error = CursorUnavailableError("the metadata store is away")
+    world.set("east", "west")
+    await settle()
+    world.error = None
+    await until(lambda: world.holds == [True, False], "the cursor is there without a look")
+    await world.close()
+
+
+async def test_publishes_are_held_for_a_cluster_that_is_back_while_its_cursor_is_deleted() -> None:
+    world = World("east", "west")
+    await world.open()
+    (cursor,) = world.feature.cursors()
+    deleting, may_end = asyncio.Event(), asyncio.Event()
+
+    async def delete() -> None:
+        deleting.set()
+        await may_end.wait()
+
+    cast(MemoryCursor, cursor).delete = delete  # type: ignore[method-assign]
+    world.set("east")
+    await deleting.wait()
+    world.set("east", "west")
+    assert world.holds == [True]
+    may_end.set()
+    await settle()
+    assert world.holds == [True, False]
+    assert list(world.feature.cursors()) != [cursor]
     await world.close()
 
 

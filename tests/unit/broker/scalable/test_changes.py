@@ -176,7 +176,6 @@ def test_nothing_of_a_topic_that_is_being_deleted_is_changed() -> None:
     assert changes.commit(deleted, begun.change, now_ms=30) == deleted
     with pytest.raises(TopicNotFoundError, match="being deleted"):
         split(deleted, 0)
-    assert changes.mark_deleted(TOPIC, deleted, is_deleted=False) == begun
 
 
 def test_a_topic_that_is_not_there_is_not_found() -> None:

@@ -159,3 +159,24 @@ async def test_a_topic_is_deleted_with_the_logs_that_were_still_to_be_deleted(
     await prune(scene, 0)
     await scene.topics.delete_segments(TOPIC)
     assert parent in scene.owners.deleted
+
+
+async def test_a_look_with_an_older_record_prunes_nothing_of_a_topic_that_was_created_anew(
+    scene: Scene,
+) -> None:
+    """Its segments have the same names and ids, and what is used up in the older one is not."""
+    await prune(scene, 0)
+    older = await scene.record()
+    assert [each.id for each in older.pruned] == [0]
+    created_ms = await scene.topics.delete_segments(TOPIC)
+    await scene.topics.forget(TOPIC, created_ms)
+    scene.clock.advance(1)
+    await scene.topics.create(TOPIC, 1, is_taken=scene.is_taken)
+    for segment_id in (0, 1):
+        await scene.topics.split(TOPIC, segment_id)
+    await scene.topics._change(TOPIC, lambda now: changes.prune(now, {0}))
+    before = await scene.record()
+    assert [each.id for each in before.pruned] == [0]
+    scene.owners.used_up |= {each.name_in(TOPIC) for each in older.sealed}
+    await scene.topics.prune(TOPIC, older)
+    assert await scene.record() == before

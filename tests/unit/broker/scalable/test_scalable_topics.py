@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +24,8 @@ from magnetar.broker.features.scalable import (
 )
 from magnetar.broker.features.scalable.scalable_topics import durable_subscriptions
 from magnetar.broker.policies.records import read_record
+from magnetar.broker.policies.registry import PolicyRegistry
+from magnetar.broker.topics.creation import TopicCreation
 from magnetar.cursors import copy_cursor
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
 from magnetar.ledger.errors import NoNodeError
@@ -142,12 +145,13 @@ class Scene:
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
         self.owners = Owners(store)
-        self.logs = PartitionedTopics(store, partitions_max=8, clock=ManualClock())
+        self.clock = ManualClock()
+        self.logs = PartitionedTopics(store, partitions_max=8, clock=self.clock)
         self.topics = self.broker()
 
     def broker(self) -> ScalableTopics:
         """One more broker."""
-        made = ScalableTopics(self.store, self.logs, ManualClock(), segments_max=8)
+        made = ScalableTopics(self.store, self.logs, self.clock, segments_max=8)
         made.owners = self.owners
         return made
 
@@ -226,6 +230,86 @@ async def test_a_topic_that_was_published_to_at_its_creation_is_not_given_up(sce
     await scene.topics.create(TOPIC, 1, is_taken=is_taken)
     assert await scene.active() == [0]
     assert await scene.topics.segment(segment) is not None
+
+
+class _CrashError(BaseException):
+    """The broker is gone."""
+
+
+async def _crash_while_giving_way(scene: Scene, patch: pytest.MonkeyPatch) -> None:
+    """Create the topic beside a plain one of its name; the broker goes before it has decided which
+    one stays."""
+    answers = iter((False, True))
+
+    async def is_taken() -> bool:
+        return next(answers)
+
+    async def crash(*_: object) -> None:
+        raise _CrashError
+
+    with patch.context() as patched:
+        patched.setattr(scene.topics, "_settle", crash)
+        with pytest.raises(_CrashError):
+            await scene.topics.create(TOPIC, 1, is_taken=is_taken)
+    await scene.logs.create_log(TOPIC)
+
+
+def _creation(scene: Scene) -> TopicCreation:
+    async def exists(_: TopicName) -> bool:
+        return await scene.is_taken()
+
+    return TopicCreation(
+        cast(PolicyRegistry, None),
+        exists=exists,
+        names=cast(Any, None),
+        partitioned=scene.logs,
+        scalable=scene.broker(),
+    )
+
+
+async def test_a_topic_that_was_used_is_there_again_after_a_crash_while_it_gave_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = TOPIC.segment(0, start=0, end=0xFFFF)
+    await scene.logs.create_log(segment)
+    await _crash_while_giving_way(scene, monkeypatch)
+    assert await scene.topics.segment(segment) is None
+    await _creation(scene).have_scalable(TOPIC, may_create=False)
+    assert await scene.active() == [0]
+    assert await scene.topics.segment(segment) is not None
+    with pytest.raises(TopicConflictError, match="not scalable"):
+        await scene.create()
+
+
+async def test_a_topic_that_was_not_used_is_gone_after_a_crash_while_it_gave_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _crash_while_giving_way(scene, monkeypatch)
+    with pytest.raises(TopicNotFoundError, match="is not scalable"):
+        await _creation(scene).have_scalable(TOPIC, may_create=False)
+    assert await scene.topics.find(TOPIC) is None
+
+
+async def test_a_topic_that_gave_way_at_a_crash_is_deleted_for_good_if_that_is_asked(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.logs.create_log(TOPIC.segment(0, start=0, end=0xFFFF))
+    await _crash_while_giving_way(scene, monkeypatch)
+    created_ms = await scene.topics.delete_segments(TOPIC)
+    record = await scene.topics.find_settled(TOPIC)
+    assert record is not None
+    assert record.is_deleted
+    await scene.topics.forget(TOPIC, created_ms)
+    assert await scene.topics.find(TOPIC) is None
+
+
+async def test_a_name_that_a_topic_left_at_a_crash_can_be_given_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _crash_while_giving_way(scene, monkeypatch)
+    await scene.store.delete(naming.log_path(TOPIC))
+    await scene.create()
+    assert await scene.active() == [0]
 
 
 async def test_a_split_carries_all_durable_subscriptions_to_the_children(scene: Scene) -> None:
@@ -321,10 +405,6 @@ async def test_a_parent_that_is_not_sealed_leaves_the_layout_as_it_was(scene: Sc
         await scene.topics.split(TOPIC, 0)
     await scene.broker().finish(TOPIC)
     assert await scene.active() == [2]
-
-
-class _CrashError(BaseException):
-    """The broker is gone."""
 
 
 @pytest.mark.parametrize("step", _STEPS)
@@ -466,7 +546,7 @@ async def test_a_deletion_takes_all_segments_along_also_those_of_a_change_under_
     scene.owners.failures = 1
     with pytest.raises(ServiceNotReadyError):
         await scene.topics.split(TOPIC, 0)
-    await scene.topics.delete_segments(TOPIC)
+    created_ms = await scene.topics.delete_segments(TOPIC)
     assert [each.segment_id for each in scene.owners.deleted] == [0, 1, 2]
     with pytest.raises(TopicNotFoundError):
         await scene.topics.get(TOPIC)
@@ -474,9 +554,37 @@ async def test_a_deletion_takes_all_segments_along_also_those_of_a_change_under_
     with pytest.raises(TopicConflictError, match="being deleted"):
         await scene.create()
     await scene.topics.finish(TOPIC)
-    await scene.topics.forget(TOPIC)
+    await scene.topics.check_deleted(TOPIC, created_ms)
+    await scene.topics.forget(TOPIC, created_ms)
     assert await scene.topics.names("public/default") == []
     await scene.create()
+
+
+async def test_of_two_deletions_the_late_one_leaves_a_topic_that_was_created_anew(
+    scene: Scene,
+) -> None:
+    await scene.create()
+    segment = await scene.name(0)
+    created_ms = await scene.topics.delete_segments(TOPIC)
+    await scene.topics.check_going(segment)
+    await scene.topics.forget(TOPIC, created_ms)
+    with pytest.raises(TopicNotFoundError, match="deleted with its topic"):
+        await scene.topics.check_going(segment)
+    scene.clock.advance(1)
+    await scene.topics.create(TOPIC, 1, is_taken=scene.is_taken)
+    with pytest.raises(ConflictError, match="its topic is in use"):
+        await scene.topics.check_going(segment)
+    with pytest.raises(TopicNotFoundError, match="by another request"):
+        await scene.topics.check_deleted(TOPIC, created_ms)
+    await scene.topics.forget(TOPIC, created_ms)
+    assert await scene.active() == [0]
+    again_ms = await scene.topics.delete_segments(TOPIC)
+    with pytest.raises(TopicNotFoundError):
+        await scene.topics.check_deleted(TOPIC, created_ms)
+    await scene.topics.forget(TOPIC, created_ms)
+    assert await scene.topics.find(TOPIC) is not None
+    await scene.topics.forget(TOPIC, again_ms)
+    assert await scene.topics.find(TOPIC) is None
 
 
 async def test_a_deletion_that_was_interrupted_goes_on(scene: Scene) -> None:

@@ -1,5 +1,7 @@
 """The topic as a host: its parts, and the features that it asks and tells in order."""
 
+import asyncio
+
 import pytest
 
 from magnetar.broker.base.errors import NotAllowedError
@@ -13,7 +15,9 @@ from magnetar.broker.policies.model import (
     SubscribeRate,
 )
 from magnetar.broker.topic import Feature, PublishBatch, PublishRows
-from magnetar.ledger.errors import LedgerError, LogUnavailableError
+from magnetar.ledger.errors import LedgerError, LogClosedError, LogUnavailableError
+from magnetar.sdk.wire import BaseCommand
+from tests.unit.broker.memory_log import MemoryLog
 from tests.unit.broker.topic.alone import Alone, MemoryPeer, publish
 from tests.waiting import settle
 
@@ -148,3 +152,40 @@ async def test_a_topic_whose_log_is_a_features_own_lets_no_clients_in() -> None:
     with pytest.raises(NotAllowedError, match="topic is the log of something else"):
         topic.check_open_to_clients()
     assert not Alone(Feature()).topic.is_reserved
+
+
+async def test_what_is_published_while_the_line_is_held_is_stored_in_order_after_that() -> None:
+    world, peer = Alone(), MemoryPeer()
+    producer = await world.produce(peer)
+    publish(producer, 0)
+    world.topic.line.hold()
+    publish(producer, 1, 2)
+    publish(producer, 3)
+    await settle()
+    assert _receipts(peer) == [0]
+    world.topic.line.release()
+    publish(producer, 4)
+    await settle()
+    assert _receipts(peer) == [1, 2, 3, 4]
+    assert len(peer.done) == 4
+
+
+def _receipts(peer: MemoryPeer) -> list[int]:
+    kind = BaseCommand.SEND_RECEIPT
+    return [each.send_receipt.sequence_id for each in peer.commands() if each.type == kind]
+
+
+async def test_what_a_line_holds_when_its_topic_closes_is_never_stored() -> None:
+    """The client sends it again, to the next owner."""
+    world, peer = Alone(), MemoryPeer()
+    producer = await world.produce(peer)
+    world.topic.line.hold()
+    publish(producer, 0)
+    draining = asyncio.create_task(world.topic.drain(timeout_s=0.0))
+    await draining
+    world.topic.disconnect_all()
+    world.topic.line.release()
+    await settle()
+    assert (_receipts(peer), world.log.entries) == ([], MemoryLog().entries)
+    assert [isinstance(each.error, LogClosedError) for each in peer.done] == [True]
+    assert peer.closed == [producer]

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.deploy.migration import migration
+from magnetar.deploy.migration import migration, running
 from magnetar.deploy.migration.migration import Migration
 from magnetar.deploy.migration.sides import Side, subscription_path
 from magnetar.deploy.migration.state_directory import Asked, StateDirectory
@@ -66,6 +66,9 @@ class Cluster:
     async def settings(self) -> Mapping[str, str]:
         return {}
 
+    async def close(self) -> None:
+        pass
+
 
 def migration_of(directory: StateDirectory, source: Cluster, target: Cluster) -> Migration:
     return Migration(ASKED, directory, cast(Side, source), cast(Side, target), lambda _: None)
@@ -91,3 +94,58 @@ async def test_messages_of_topics_that_are_gone_at_the_source_are_let_go_at_the_
         subscription_path(each, HOLD) for each in (TOPIC, LONG, GONE)
     )
     assert source.deleted == [subscription_path(each, HOLD) for each in (LONG, TOPIC)]
+
+
+class _KilledError(BaseException):
+    """The process is gone."""
+
+
+def _kill(*_: object, **__: object) -> None:
+    raise _KilledError
+
+
+@pytest.mark.parametrize("step", ["remember", "write_report", "cut_over_ended", "topics"])
+@pytest.mark.parametrize("is_repeated", [False, True])
+async def test_a_kill_after_a_good_report_never_has_the_cut_over_begin_anew(
+    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch, step: str, is_repeated: bool
+) -> None:
+    """Clients use the target by then. `step`: the first of the last steps that does not happen."""
+    directory.remember(ASKED)
+    if is_repeated:  # An earlier comparison found differences.
+        directory.write_report(text="1 difference\n", json_text="{}")
+    source, target = Cluster("east"), Cluster("west")
+    with monkeypatch.context() as patched:
+        patched.setattr(directory, step, _kill)
+        with pytest.raises(_KilledError):
+            await migration_of(directory, source, target).run(is_cut_over=True)
+    asked = directory.asked()
+    assert asked is not None
+    if step == "remember":
+        assert (asked.is_done, directory.has_report) == (False, False), "it may begin anew"
+        assert directory.is_cut_over_asked, "and does so by itself"
+        return
+    assert asked.is_done
+    assert directory.has_report == (step != "write_report")
+    sides = iter((Cluster("east"), Cluster("west", TOPIC)))
+    monkeypatch.setattr(running, "Side", lambda *_: next(sides))
+    assert await running._migrate(asked, directory, is_cut_over=False) is None
+    assert not directory.is_cut_over_asked
+
+
+async def test_the_copies_end_after_the_cut_over_is_recorded_as_done(
+    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes as long as the clusters need to answer."""
+    found = migration_of(directory, Cluster("east"), Cluster("west"))
+    done: list[bool] = []
+    end_copies = found._end_copies
+
+    async def noted() -> None:
+        asked = directory.asked()
+        done.append(asked is not None and asked.is_done)
+        await end_copies()
+
+    monkeypatch.setattr(found, "_end_copies", noted)
+    await found.run(is_cut_over=True)
+    assert done[0]
+    assert not directory.is_cut_over_asked

@@ -20,6 +20,9 @@ class PartitionedTopicRecord(Record):
     """Whether the topic is being deleted: no partition of it appears any more."""
     is_final: bool = False
     """Whether it gets no more partitions, because it becomes, or is, a part of a scalable topic."""
+    growing_from: int | None = Field(default=None, ge=1)
+    """The first of the partitions that may still lack subscriptions: they were added, and the
+    growth has not copied the last subscriptions yet. None: no growth is unfinished."""
 
 
 def partitioned_topics_root(namespace: str, domain: str) -> str:

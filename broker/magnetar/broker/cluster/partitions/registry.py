@@ -6,7 +6,8 @@ topic was created or has grown, loaded or not: lists and patterns show it.
 Growth loses nothing. The new partitions and, in them, the durable subscriptions of the topic exist
 before the new count does, and no producer may use a partition beyond the count. A consumer that
 subscribes meanwhile knows only the old count. Those subscriptions are copied once the new count is
-stored.
+stored. The record names the new partitions until then, so that the next growth, which may be to the
+same count, completes one that was interrupted.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from urllib.parse import unquote_plus
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
+    ConflictError,
     NotAllowedError,
     PartitionCountError,
     TopicConflictError,
@@ -173,7 +175,12 @@ class PartitionedTopics:
         if await self._has_log(topic):
             # A plain topic was created automatically at this moment. It has messages, this one has
             # none.
-            await change_record(self._store, PartitionedTopicRecord, path, lambda _: None)
+            await change_record(
+                self._store,
+                PartitionedTopicRecord,
+                path,
+                lambda now: None if now == record else now,
+            )
             raise TopicConflictError(f"This topic already exists: {topic} is not partitioned")
         await self._create_logs(topic, range(partitions))
         return record
@@ -225,12 +232,31 @@ class PartitionedTopics:
             _check_not_final(topic, before)
             # Another broker may have grown it further meanwhile.
             most = max(before.partitions, partitions)
-            return before.model_copy(update={"partitions": most})
+            update = {"partitions": most}
+            if topic.is_persistent and before.growing_from is None and most > before.partitions:
+                update["growing_from"] = before.partitions
+            return before.model_copy(update=update)
 
         path = partitioned_topic_path(topic)
-        await change_record(self._store, PartitionedTopicRecord, path, grown)
-        if topic.is_persistent:
-            await self._bring_along(topic, new)
+        after = await change_record(self._store, PartitionedTopicRecord, path, grown)
+        assert after is not None
+        if after.growing_from is not None:
+            await self._bring_along(topic, range(after.growing_from, after.partitions))
+            await self._end_growth(topic, after)
+
+    async def _end_growth(self, topic: TopicName, grown: PartitionedTopicRecord) -> None:
+        """Note that all partitions of a record have their subscriptions, unless the topic has grown
+        again meanwhile."""
+
+        same = grown.partitions, grown.growing_from
+
+        def ended(now: PartitionedTopicRecord | None) -> PartitionedTopicRecord | None:
+            if now is None or (now.partitions, now.growing_from) != same:
+                return now
+            return now.model_copy(update={"growing_from": None})
+
+        path = partitioned_topic_path(topic)
+        await change_record(self._store, PartitionedTopicRecord, path, ended)
 
     async def create_missed(self, topic: TopicName) -> None:
         """Create missing partitions, since a creation may have been interrupted.
@@ -288,14 +314,55 @@ class PartitionedTopics:
         assert record is not None
         return record.partitions
 
-    async def forget(self, topic: TopicName) -> None:
-        """Remove the record after the partitions are deleted.
+    async def mark_migrated_deleted(self, topic: TopicName) -> None:
+        """Hide the partitions of a topic that was migrated, and is deleted as a scalable one.
+
+        A partitioned topic that was created anew under the name stays as it is.
 
         Raises:
             BrokerMetadataError
         """
+
+        def marked(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord | None:
+            if before is None or not before.is_final:
+                return before
+            return before.model_copy(update={"is_deleted": True})
+
         path = partitioned_topic_path(topic)
-        await change_record(self._store, PartitionedTopicRecord, path, lambda _: None)
+        await change_record(self._store, PartitionedTopicRecord, path, marked)
+
+    async def check_deleted(self, topic: TopicName) -> None:
+        """Make sure that a topic is still being deleted: of several requests to delete it, one
+        completes that, and then a new topic may have the name.
+
+        Raises:
+            TopicNotFoundError: another request has completed the deletion.
+            ConflictError: there is a topic of that name, and it is not being deleted.
+            BrokerMetadataError
+        """
+        await asked(self._store.catch_up(), f"read partitions of {topic}")
+        record = await self.find(topic)
+        if record is None:
+            raise TopicNotFoundError(f"{topic} was deleted by another request")
+        if not record.is_deleted:
+            raise ConflictError(
+                f"{topic} is not being deleted any more: another request gave that up, or has "
+                "completed it, and the topic was created anew; delete it again if it must go"
+            )
+
+    async def forget(self, topic: TopicName) -> None:
+        """Remove the record after the partitions are deleted. One that is not marked stays: it is
+        of a topic that was created anew since.
+
+        Raises:
+            BrokerMetadataError
+        """
+
+        def without(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord | None:
+            return None if before is None or before.is_deleted else before
+
+        path = partitioned_topic_path(topic)
+        await change_record(self._store, PartitionedTopicRecord, path, without)
 
     async def update_properties(
         self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]

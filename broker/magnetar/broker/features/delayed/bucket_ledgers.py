@@ -15,6 +15,7 @@ from magnetar.broker.policies.model import Policies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, NoNodeError, NoSuchLedgerError, OwnerUnclearError
 from magnetar.ledger.ledger_metadata import LedgerMetadata
+from magnetar.ledger.managed_log.log_deletion import is_marked
 from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.orphans import IsReferred, owner_value
@@ -157,6 +158,8 @@ class BucketLedgers:
 async def delete_index(client: LedgerClient, store: MetadataStore, path: str) -> None:
     """Delete the ledgers of the index of a topic that is being deleted.
 
+    A log that is not marked is that of a later topic of the name: its index stays.
+
     Raises:
         BrokerPersistenceError: this release cannot read the list of ledgers.
         LedgerError: a deletion failed; the next attempt or the orphan sweep deletes the rest.
@@ -165,7 +168,10 @@ async def delete_index(client: LedgerClient, store: MetadataStore, path: str) ->
         node = await store.get(path)
     except NoNodeError:
         return
-    for bucket in buckets_in(LogMetadata.from_json(node.value, path=path).properties, of=path):
+    properties = LogMetadata.from_json(node.value, path=path).properties
+    if not is_marked(properties):
+        return
+    for bucket in buckets_in(properties, of=path):
         try:
             await client.delete(bucket.ledger_id)
         except NoSuchLedgerError:

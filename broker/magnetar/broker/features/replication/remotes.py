@@ -8,6 +8,7 @@ Source: geo-replication sheet, sections 1, 4 and 15.
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,12 @@ class RemoteCluster:
             proof = token() if token is not None else b""
         except OSError as error:
             raise NotAllowedError(f"cluster {self.name}: its token: {error}") from error
+        if token is not None and not proof:
+            place = data["authenticationParameters"]
+            raise NotAllowedError(
+                f"cluster {self.name}: its token: {place} is empty: put the token there, or name "
+                f"another place (`clusters update {self.name}`)"
+            )
         lookup = self._lookup
         if lookup is not None and data == self._data and proof == self._proof:
             return lookup
@@ -202,10 +209,20 @@ def _token_of(cluster: str, data: Mapping[str, Any]) -> Callable[[], bytes] | No
     if kind == "file":
         return lambda: Path(value.removeprefix("//")).read_bytes().strip()
     if kind == "env":
-        return lambda: os.environ.get(value, "").encode()
+        return partial(_token_in_environment, cluster, value)
     raise NotAllowedError(
         f"cluster {cluster}: authenticationParameters must be token:..., file:... or env:..."
     )
+
+
+def _token_in_environment(cluster: str, variable: str) -> bytes:
+    token = os.environ.get(variable)
+    if token is None:
+        raise NotAllowedError(
+            f"cluster {cluster}: its token: the environment variable {variable} is not set: set it "
+            "and start this broker again"
+        )
+    return token.encode()
 
 
 class RemoteClusters:

@@ -4,6 +4,12 @@ The durable cursors are opened with the topic, before anything can be trimmed, w
 are by then. A cursor is deleted when policies were read that name other clusters, but no longer
 this one (rules 2.1, 2.2). Copied messages stay in the other cluster.
 
+A cluster that comes into the policies of a loaded topic gets its cursor before anything more is
+stored: publishes are held until then. Otherwise the topic could move, and its next owner would not
+know which of the messages without a cursor were published for that cluster. Only the metadata store
+of this cluster is needed for a cursor. If it cannot be created for so long as a topic may take to
+load, publishing goes on: until the cursor exists, only this broker knows where copying begins.
+
 The life of the log (its *incarnation*) is a random number in the log's properties, written before
 the first cursor. With it, the other cluster does not take a log that was created anew for the
 former one.
@@ -127,6 +133,8 @@ class Replication(Feature):
         open_cursor: Callable[[str, Position, dict[str, str]], Awaitable[Cursor]],
         changed: Callable[[], None],
         published: Published,
+        hold: Callable[[], None],
+        release: Callable[[], None],
     ) -> None:
         """Create the feature.
 
@@ -135,6 +143,7 @@ class Replication(Feature):
             open_cursor: opens the cursor of a name, or creates it at a position, with properties.
             changed: called when the rows of the publish line change.
             published: returns the messages and bytes published to the topic so far.
+            hold: keeps publishes from being stored until `release`.
         """
         self._topic = topic
         self._log = log
@@ -143,6 +152,14 @@ class Replication(Feature):
         self._open_cursor = open_cursor
         self._changed = changed
         self._published = published
+        self._hold = hold
+        self._release = release
+        self._held_until_s: float | None = None
+        """When publishes are released even if a cluster still has no cursor, monotonic seconds;
+        None: they are not held."""
+        self._retry: asyncio.TimerHandle | None = None
+        self._ending = ""
+        """Cluster whose cursor is being deleted."""
         self._cursors: dict[str, Cursor] = {}
         """Cursors by cluster."""
         self._senders: dict[str, Sending] = {}
@@ -179,6 +196,11 @@ class Replication(Feature):
             each.policies_changed()
         if self._topic.policies.replicated_to != before.replicated_to:
             self._note_starts()
+            if self._look_released() and self._lacks_cursors() and not self._is_closed:
+                around = self._around.sending
+                patience_s = around.settings.topic_load_timeout_ms / 1000
+                self._held_until_s = around.clock.monotonic_s() + patience_s
+                self._hold()
             self._apply_soon()
 
     def look(self) -> Work | None:
@@ -186,6 +208,7 @@ class Replication(Feature):
 
         A topic that was loaded only for upkeep stays loaded until its copies are stored there.
         """
+        self._look_released()
         self._apply_soon()
         for each in self._senders.values():
             each.look()
@@ -214,6 +237,24 @@ class Replication(Feature):
         here = self._around.sending.cluster
         return {name for name in self._topic.policies.replicated_to if name != here}
 
+    def _lacks_cursors(self) -> bool:
+        """Whether a cluster in the policies has no cursor, or none that will stay."""
+        return not self._wanted() <= self._cursors.keys() - {self._ending}
+
+    def _look_released(self) -> bool:
+        """Release the publishes that are held if they may be; return whether none are held."""
+        until_s = self._held_until_s
+        if until_s is None:
+            return True
+        lacks = self._lacks_cursors()
+        if lacks and self._around.sending.clock.monotonic_s() < until_s:
+            return False
+        if lacks:
+            _log.warning("publishes_not_held_for_replication", topic=str(self._topic.name))
+        self._held_until_s = None
+        self._release()
+        return True
+
     def _apply_soon(self) -> None:
         is_as_wanted = self._wanted() == set(self._senders) == set(self._cursors)
         is_busy = self._applying is not None and not self._applying.done()
@@ -227,18 +268,23 @@ class Replication(Feature):
             wanted = self._wanted()
             for remote in sorted(wanted - set(self._senders)):
                 await self._change(remote, self._begin)
+            self._look_released()
             for remote in sorted(set(self._cursors) - wanted):
                 await self._change(remote, self._end)
             if self._is_closed or self._wanted() == wanted:
                 break  # otherwise the policies have changed meanwhile
+        if not (self._look_released() or self._is_closed):
+            retry_s = self._around.sending.settings.topic_load_retry_ms / 1000
+            self._retry = asyncio.get_running_loop().call_later(retry_s, self._apply_soon)
 
     async def _change(self, remote: str, change: Callable[[str], Awaitable[None]]) -> None:
         """Change the copying to one cluster; a failure does not hold up the other clusters."""
         try:
             await change(remote)
         except (LedgerError, CursorError, RequestError) as error:
-            # The next look retries.
-            _log.warning(
+            # The next look retries; sooner, and more often, while publishes are held.
+            tell = _log.warning if self._held_until_s is None else _log.debug
+            tell(
                 "replication_not_changed",
                 topic=str(self._topic.name),
                 cluster=remote,
@@ -302,9 +348,13 @@ class Replication(Feature):
             self._changed()
         lists_others = bool(self._topic.policies.replicated_to) and remote not in self._wanted()
         if lists_others and not self._is_closed:
-            await self._cursors[remote].delete()
-            # Only now: while it may be stored, a look finds it here and deletes it.
-            del self._cursors[remote]
+            self._ending = remote
+            try:
+                await self._cursors[remote].delete()
+                # Only now: while it may be stored, a look finds it here and deletes it.
+                del self._cursors[remote]
+            finally:
+                self._ending = ""
             _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
 
     async def _make_incarnation(self) -> int:
@@ -324,6 +374,8 @@ class Replication(Feature):
     def close(self) -> None:
         """Start no task, and stop all senders."""
         self._is_closed = True
+        if self._retry is not None:
+            self._retry.cancel()
         if self._applying is not None:
             self._applying.cancel()
         for each in self._senders.values():

@@ -390,9 +390,7 @@ def end_hold(
     return record if left == record.holds else _checked(record, {"holds": left})
 
 
-def mark_deleted(
-    topic: TopicName, record: ScalableTopicRecord | None, *, is_deleted: bool = True
-) -> ScalableTopicRecord:
+def mark_deleted(topic: TopicName, record: ScalableTopicRecord | None) -> ScalableTopicRecord:
     """Mark a topic as being deleted, so that nothing of it appears any more. A pending change stays
     named, so that what it has made is deleted, too.
 
@@ -401,7 +399,25 @@ def mark_deleted(
     """
     if record is None:
         raise TopicNotFoundError(f"Scalable topic {topic} not found")
-    return _checked(record, {"is_deleted": is_deleted})
+    return _checked(record, {"is_deleted": True, "gives_way": False})
+
+
+def give_way(record: ScalableTopicRecord | None, *, created_ms: int) -> ScalableTopicRecord | None:
+    """Hide a topic until it is clear whether it stays. One that is being deleted, or that was
+    created at another time, is left as it is."""
+    if record is None or record.created_ms != created_ms or record.is_deleted:
+        return record
+    return _checked(record, {"is_deleted": True, "gives_way": True})
+
+
+def settle(
+    record: ScalableTopicRecord | None, *, created_ms: int, stays: bool
+) -> ScalableTopicRecord | None:
+    """Show a topic again that gives way, or remove its record. If that is decided already, or the
+    topic is being deleted, the record is left as it is."""
+    if record is None or record.created_ms != created_ms or not record.gives_way:
+        return record
+    return _checked(record, {"is_deleted": False, "gives_way": False}) if stays else None
 
 
 def _changeable(topic: TopicName, record: ScalableTopicRecord | None) -> ScalableTopicRecord:

@@ -148,6 +148,9 @@ class ScalableTopicRecord(Record):
     properties: dict[str, str] = Field(default_factory=dict)
     is_deleted: bool = False
     """Whether the topic is being deleted: nothing of it appears any more."""
+    gives_way: bool = False
+    """Whether it is hidden (`is_deleted`) only until it is clear whether it stays: the name was
+    taken by a plain topic at its creation. Any broker may find that out."""
     change: PendingChange | None = None
     pruned: tuple[SegmentRecord, ...] = ()
     """Segments that left the layout, but whose logs are not yet deleted."""

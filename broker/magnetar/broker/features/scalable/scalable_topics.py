@@ -389,7 +389,12 @@ class ScalableTopics:
         taken = TopicConflictError(f"This topic already exists: {topic} is not scalable")
         if await is_taken():
             raise taken
-        await self._change(topic, first)
+        try:
+            await self._change(topic, first)
+        except TopicConflictError:
+            if await self.find_settled(topic) is not None:
+                raise
+            await self._change(topic, first)
         if await is_taken() and await self._give_way(topic, record):
             raise taken
         _log.info("scalable_topic_created", topic=str(topic), segments=segments)
@@ -401,16 +406,38 @@ class ScalableTopics:
         Return whether that was possible. A client may have published to a segment meanwhile. What
         was acknowledged there must stay reachable, so then both topics exist.
         """
-        mark = partial(changes.mark_deleted, topic)
-        await self._change(topic, mark)  # From here on no segment without a log is loaded.
-        paths = [naming.log_path(each.name_in(topic)) for each in record.segments]
+        created_ms = record.created_ms
+        # From here on no segment without a log is loaded.
+        await self._change(topic, lambda now: changes.give_way(now, created_ms=created_ms))
+        after = await self._settle(topic, record)
+        return after is None or after.created_ms != created_ms or after.is_deleted
+
+    async def find_settled(self, topic: TopicName) -> ScalableTopicRecord | None:
+        """Return the record of a scalable topic, after it is decided whether the topic stays: its
+        creation may have been interrupted while it gave way to a plain topic.
+
+        Raises:
+            BrokerMetadataError
+        """
+        record = await self.find(topic, is_sure=True)
+        if record is None or not record.gives_way:
+            return record
+        return await self._settle(topic, record)
+
+    async def _settle(
+        self, topic: TopicName, record: ScalableTopicRecord
+    ) -> ScalableTopicRecord | None:
+        """Keep a topic that gives way if one of its segments was used, otherwise remove it; return
+        its record. Several brokers may do so at once."""
+        created_ms, stays = record.created_ms, False
         await asked(self._store.catch_up(), f"read segments of {topic}")
-        for path in paths:
+        for path in (naming.log_path(each.name_in(topic)) for each in record.segments):
             if await asked(self._store.exists(path), f"read {path}") is not None:
-                await self._change(topic, partial(mark, is_deleted=False))
-                return False
-        await self.forget(topic)
-        return True
+                stays = True
+                break
+        return await self._change(
+            topic, lambda now: changes.settle(now, created_ms=created_ms, stays=stays)
+        )
 
     async def split(
         self,
@@ -818,7 +845,7 @@ class ScalableTopics:
         )
         gone = {each.id for each, is_it in zip(candidates, used_up, strict=True) if is_it is True}
         if gone:
-            await self._change(topic, lambda now: changes.prune(now, gone))
+            await self._change_same(topic, record, lambda now: changes.prune(now, gone))
             _log.info("segments_pruned", topic=str(topic), segments=sorted(gone))
         await self._delete_pruned(topic, record, owners)
         for result in used_up:
@@ -839,16 +866,18 @@ class ScalableTopics:
         }
         self.counts.pruned += len(gone)
         if gone:
-            await self._change(topic, lambda now: changes.forget_pruned(now, gone))
+            await self._change_same(topic, record, lambda now: changes.forget_pruned(now, gone))
         for result in results:
             if isinstance(result, BaseException):
                 raise result  # All have been tried.
 
     # Deletion
 
-    async def delete_segments(self, topic: TopicName) -> None:
+    async def delete_segments(self, topic: TopicName) -> int:
         """Mark a topic as deleted, and delete the data of its segments; `forget` removes the
         record. Calling it again continues an interrupted deletion.
+
+        Return when the topic was created, which tells it from a later one of its name.
 
         Raises:
             TopicNotFoundError: there is no such topic.
@@ -862,15 +891,65 @@ class ScalableTopics:
         for result in await asyncio.gather(*map(owners.delete, names), return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result  # All have been tried.
+        return record.created_ms
 
-    async def forget(self, topic: TopicName) -> None:
-        """Remove the record of a topic whose segments are deleted.
+    async def check_deleted(self, topic: TopicName, created_ms: int) -> None:
+        """Make sure that the topic that was created then is still being deleted: of several
+        requests to delete it, one completes that, and then a new topic may have the name.
+
+        Raises:
+            TopicNotFoundError: another request has completed the deletion.
+            ConflictError: the topic is not being deleted.
+            BrokerMetadataError
+        """
+        await asked(self._store.catch_up(), f"read segments of {topic}")
+        record = await self.find(topic)
+        if record is None or record.created_ms != created_ms:
+            raise TopicNotFoundError(f"Scalable topic {topic} was deleted by another request")
+        if not record.is_deleted:
+            raise ConflictError(f"{topic} is not being deleted any more; delete it again")
+
+    async def check_going(self, name: TopicName) -> None:
+        """Refuse to delete the data of a segment that its topic needs.
+
+        The request may be late: its topic is gone, and a new one has segments of the same names.
+
+        Raises:
+            TopicNotFoundError: there is no such topic any more, and so no such segment.
+            ConflictError: its topic is not being deleted, and has not pruned the segment.
+            BrokerMetadataError
+        """
+        topic = name.partitioned
+        await asked(self._store.catch_up(), f"read segments of {topic}")
+        record = await self.find(topic)
+        if record is None:
+            raise TopicNotFoundError(f"{name} was deleted with its topic")
+        is_pruned = any(each.name_in(topic) == name for each in record.pruned)
+        if not record.is_deleted and not is_pruned:
+            raise ConflictError(
+                f"{name} is not deleted: its topic is in use, and was perhaps created anew; delete "
+                "the topic again if it must go"
+            )
+
+    async def forget(self, topic: TopicName, created_ms: int) -> None:
+        """Remove the record of a topic whose segments are deleted; that of a later topic of its
+        name stays.
 
         Raises:
             BrokerMetadataError
         """
-        await self._change(topic, lambda _: None)
-        _log.info("scalable_topic_deleted", topic=str(topic))
+        is_removed = False
+
+        def without(before: ScalableTopicRecord | None) -> ScalableTopicRecord | None:
+            nonlocal is_removed
+            is_removed = (
+                before is not None and before.is_deleted and before.created_ms == created_ms
+            )
+            return None if is_removed else before
+
+        await self._change(topic, without)
+        if is_removed:
+            _log.info("scalable_topic_deleted", topic=str(topic))
 
     async def used_by(self, topic: TopicName) -> Sequence[str]:
         """Return the durable subscriptions of a topic, over all segments, sorted.
@@ -889,6 +968,17 @@ class ScalableTopics:
     async def _change(self, topic: TopicName, change: _ChangeRecord) -> ScalableTopicRecord | None:
         path = naming.scalable_topic_path(topic)
         return await change_record(self._store, ScalableTopicRecord, path, change)
+
+    async def _change_same(
+        self, topic: TopicName, record: ScalableTopicRecord, change: _ChangeRecord
+    ) -> None:
+        """Change the record of the topic of which `record` was read, and no later topic's."""
+
+        def changed(now: ScalableTopicRecord | None) -> ScalableTopicRecord | None:
+            is_same = now is not None and now.created_ms == record.created_ms
+            return change(now) if is_same else now
+
+        await self._change(topic, changed)
 
 
 def _check_epoch(topic: TopicName, record: ScalableTopicRecord | None, epoch: int | None) -> None:

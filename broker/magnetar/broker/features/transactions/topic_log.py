@@ -13,7 +13,7 @@ Layouts: docs/formats/transactions.md.
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -213,12 +213,20 @@ class TopicTransactionLog:
         await self._log.close()
 
 
-async def delete_log(client: LedgerClient, store: MetadataStore, name: TopicName) -> None:
+async def delete_log(
+    client: LedgerClient,
+    store: MetadataStore,
+    name: TopicName,
+    check: Callable[[], Awaitable[None]] | None = None,
+) -> None:
     """Delete the transaction log, if any, of a topic that is being deleted.
+
+    `check`: awaited before the log is marked; it raises to leave the log as it is.
 
     Raises:
         LedgerError: call again.
+        Every error of `check`.
     """
     path = path_of(name)
-    if await mark_deleted(store, path):
+    if await mark_deleted(store, path, check):
         await delete_marked(client, store, path)

@@ -164,7 +164,7 @@ async def test_a_topic_is_deleted_with_the_logs_that_were_still_to_be_deleted(
 async def test_a_look_with_an_older_record_prunes_nothing_of_a_topic_that_was_created_anew(
     scene: Scene,
 ) -> None:
-    """Its segments have the same names and ids, and what is used up in the older one is not."""
+    """The segments of the newer topic have the same names and ids, and are not used up."""
     await prune(scene, 0)
     older = await scene.record()
     assert [each.id for each in older.pruned] == [0]

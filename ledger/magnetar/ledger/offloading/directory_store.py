@@ -2,8 +2,9 @@
 
 An object is written to a temporary file, synced, and renamed, and the directory is synced: a
 confirmed object survives a power failure (rule 10.1). A process that is killed leaves its temporary
-files; a listing removes those that were not written to for a day. File names have at most 255
-bytes, which bounds each part of a key between slashes here.
+files; a listing removes those that were not written to for a day, below its prefix and beside the
+folders on the way there. File names have at most 255 bytes, which bounds each part of a key between
+slashes here.
 
 A directory that does not exist is a store without objects, since the first object makes it. So is
 one whose file system is not mounted: a caller that knows of objects has to look for them.
@@ -44,6 +45,10 @@ _WRITE_BYTES = 4 << 20
 """Bytes that a thread writes at a time: one copy has twice this in memory."""
 _LISTED_AT_ONCE = 1_000
 _ATTEMPTS = 10
+
+_LOST_FOUND = "lost+found"
+"""Directory at the root of every new ext4 file system, which only root may list. No object is in
+it, unless a prefix says so."""
 
 _REFUSED = (
     errno.EACCES,
@@ -121,7 +126,7 @@ class DirectoryStore:
     async def folders(self, prefix: str) -> Sequence[str]:
         if prefix and not (prefix.endswith("/") and is_key(f"{prefix}x")):
             raise ObjectStoreRefusedError(f"{prefix!r} cannot be a folder of objects here")
-        return await self._run(prefix, partial(_folders, self._root.joinpath(*prefix.split("/"))))
+        return await self._run(prefix, partial(_folders, self._root, prefix))
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -149,7 +154,9 @@ class DirectoryStore:
         except OSError as error:
             is_refused = error.errno in _REFUSED
             kind = ObjectStoreRefusedError if is_refused else ObjectStoreUnavailableError
-            raise kind(f"{self._root}, object {key}: {error.strerror or error}") from error
+            # The path may be that of a directory above or below the key.
+            where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+            raise kind(f"{self._root}, object {key}: {where}{error.strerror or error}") from error
 
 
 class _AsideFile:
@@ -256,8 +263,7 @@ def _list(root: Path, prefix: str) -> Sequence[StoredObject]:
 
 
 def _found(root: Path, prefix: str) -> Iterator[StoredObject]:
-    for path in _files(root):
-        key = path.relative_to(root).as_posix()
+    for key, path in _files(root, prefix):
         is_aside = path.name.startswith(_ASIDE)
         if not is_aside and not key.startswith(prefix):
             continue
@@ -271,34 +277,66 @@ def _found(root: Path, prefix: str) -> Iterator[StoredObject]:
         yield StoredObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
 
-def _files(root: Path) -> Iterator[Path]:
-    """Yield all files below a directory. Links to directories are not followed.
+def _files(root: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files whose keys begin with a prefix, and files beside the folders on the way
+    there, with their keys. Links to directories are not followed.
 
     Not `os.walk`: it takes a directory that cannot be listed for an empty one, and an entry whose
     kind is unknown for a file. A caller that deletes what no listed object names would then delete
-    too much.
+    too much. Directories that cannot have a key with the prefix are not opened: whether they can be
+    listed does not matter.
 
     Raises:
-        OSError: a directory cannot be listed.
+        OSError: a directory that may have such keys cannot be listed.
     """
-    left = [root]
+    left = [("", root)]
     while left:
+        above, directory = left.pop()
         try:
-            with os.scandir(left.pop()) as entries:
-                found = [(Path(each.path), each.is_dir(), each.is_symlink()) for each in entries]
+            found = _entries(directory, above, prefix)
         except FileNotFoundError:
             continue  # deleted with its last object, or the first object is still to come
-        for path, is_directory, is_link in found:
-            if not is_directory:
-                yield path
-            elif not is_link:
-                left.append(path)
+        for key, path, is_directory in found:
+            if is_directory:
+                left.append((f"{key}/", path))
+            else:
+                yield key, path
 
 
-def _folders(folder: Path) -> Sequence[str]:
+def _entries(directory: Path, above: str, prefix: str) -> Sequence[tuple[str, Path, bool]]:
+    """Return key, path and whether it is a directory, of entries that a listing looks at.
+
+    Args:
+        above: beginning of the keys of the entries.
+        prefix: of the listing.
+    """
+    found: list[tuple[str, Path, bool]] = []
+    with os.scandir(directory) as entries:
+        for each in entries:
+            key = f"{above}{each.name}"
+            if not (_is_on_way(key, prefix) or each.name.startswith(_ASIDE)):
+                continue
+            is_directory = each.is_dir()
+            if not (is_directory and each.is_symlink()):
+                found.append((key, directory / each.name, is_directory))
+    return found
+
+
+def _is_on_way(key: str, prefix: str) -> bool:
+    """Return whether a file or directory of this key has or may have keys with a prefix."""
+    if key == _LOST_FOUND and not prefix.startswith(f"{key}/"):
+        return False
+    return f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/")
+
+
+def _folders(root: Path, prefix: str) -> Sequence[str]:
     try:
-        with os.scandir(folder) as entries:
-            return sorted(each.name for each in entries if each.is_dir())
+        with os.scandir(root.joinpath(*prefix.split("/"))) as entries:
+            return sorted(
+                each.name
+                for each in entries
+                if f"{prefix}{each.name}" != _LOST_FOUND and each.is_dir()
+            )
     except FileNotFoundError:
         return ()  # No object has a key with that prefix.
 

@@ -253,7 +253,7 @@ def failing_scandir(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> N
 
     def scandir(path: str | Path) -> object:
         if Path(path).name == name:
-            raise OSError(error, os.strerror(error))
+            raise OSError(error, os.strerror(error), str(path))
         return really(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
@@ -267,6 +267,65 @@ async def test_a_listing_ends_with_an_error_if_a_directory_cannot_be_listed(
     failing_scandir(monkeypatch, "c", errno.ESTALE)
     with pytest.raises(ObjectStoreUnavailableError):
         await keys(store)
+
+
+@pytest.mark.parametrize("prefix", ["b/", "b/c/", "b/c/2", "b", ""])
+async def test_a_listing_names_the_directory_that_cannot_be_listed(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    await store.put("b/c/2", pieces(b"x"))
+    failing_scandir(monkeypatch, "c", errno.EACCES)
+    with pytest.raises(ObjectStoreRefusedError, match=f"{tmp_path}/objects/b/c: Permission"):
+        await keys(store, prefix)
+
+
+@pytest.mark.parametrize("name", ["lost+found", "private", "ab"])
+@pytest.mark.parametrize("prefix", ["a/", "a/b/", "a/b/1"])
+async def test_a_directory_beside_the_prefix_that_cannot_be_listed_disturbs_no_listing(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prefix: str
+) -> None:
+    await store.put("a/b/1", pieces(b"x"))
+    (tmp_path / "objects" / name).mkdir()
+    failing_scandir(monkeypatch, name, errno.EACCES)
+    assert await keys(store, prefix) == ["a/b/1"]
+
+
+async def test_an_entry_beside_the_prefix_whose_kind_is_unknown_disturbs_no_listing(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    await store.put("a/1", pieces(b"x"))
+    (tmp_path / "objects" / "loop").symlink_to("loop")
+    assert await keys(store, "a/") == ["a/1"]
+    with pytest.raises(ObjectStoreUnavailableError, match="loop"):
+        await keys(store)
+
+
+async def test_the_lost_and_found_of_a_file_system_has_no_objects(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put("a/1", pieces(b"x"))
+    await store.put("a/lost+found/2", pieces(b"x"))
+    (tmp_path / "objects" / "lost+found").mkdir()
+    assert await store.folders("") == ["a"]
+    assert await store.folders("a/") == ["lost+found"]
+    assert await keys(store) == ["a/1", "a/lost+found/2"]
+    failing_scandir(monkeypatch, "lost+found", errno.EACCES)
+    with pytest.raises(ObjectStoreRefusedError):
+        await keys(store, "a/")
+    with pytest.raises(ObjectStoreRefusedError):
+        await keys(store, "lost+found/")
+
+
+@pytest.mark.parametrize("folder", ["", "p/", "p/5f0c/", "p/5f0c/ledgers/", "p/5f0c/ledgers/00/"])
+async def test_a_listing_removes_left_behind_files_on_the_way_and_below_its_prefix(
+    store: DirectoryStore, tmp_path: Path, folder: str
+) -> None:
+    await store.put("p/5f0c/ledgers/00/1", pieces(b"x"))
+    aside = tmp_path / "objects" / folder / ".writing-1-1"
+    aside.touch()
+    os.utime(aside, (0, 0))
+    assert await keys(store, "p/5f0c/ledgers/") == ["p/5f0c/ledgers/00/1"]
+    assert not aside.exists()
 
 
 async def test_a_directory_that_is_deleted_during_a_listing_has_no_objects(

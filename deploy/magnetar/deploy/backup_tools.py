@@ -4,12 +4,13 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.backup import (
+    BackupDeletion,
     BackupMaker,
     Backups,
     ClusterBackup,
@@ -36,7 +37,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import backups_prefix
-from magnetar.ledger.offloading.backup_pins import forget_store, note_of, note_store
+from magnetar.ledger.offloading.backup_pins import note_of, note_store
 from magnetar.ledger.offloading.object_reader import ObjectReads
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
 from magnetar.ledger.settings import LogConfig
@@ -191,15 +192,24 @@ class BackupTools:
         Raises:
             ObjectError, InvalidNameError, MetadataError
         """
-        files = await self._backups("").delete(name)
-        # Before the look for others: a backup that is made meanwhile changes the record.
-        note = await note_of(self._store, self._store_name)
-        # A store that lists nothing of this backup may be one that is not mounted.
-        if files and note is not None and not await self._has_backups():
-            await forget_store(self._store, self._store_name, note)
+        current, *former = self._of_prefixes()
+        deletion = BackupDeletion(
+            self._objects, current, former, self._store, store_name=self._store_name
+        )
+        files = await deletion.delete(name)
         say(
             f"{files} files of backup {name} are deleted" if files else f"there is no backup {name}"
         )
+        noted = await note_of(self._store, self._store_name) is not None
+        if noted and not await self._has_backups():
+            store = self._store_name
+            sys.stderr.write(
+                f"magnetar: store {store} lists no file of any backup, but the metadata store says "
+                "that it has backups: until that is mended, brokers delete no objects that are no "
+                "longer needed. See that the store is in place, for example that its directory is "
+                "mounted. If it is, and no backup is being made, make one (magnetar backup create) "
+                "and delete it (magnetar backup delete)\n"
+            )
 
     async def restore(
         self,
@@ -257,10 +267,18 @@ class BackupTools:
         Raises:
             ObjectError
         """
-        for each in (self._settings.object_prefix, *self._settings.object_prefixes_former):
-            if await Backups(self._objects, backups_prefix(each, self._instance_id)).found():
+        for each in self._of_prefixes():
+            if await each.found():
                 return True
         return False
+
+    def _of_prefixes(self) -> Sequence[Backups]:
+        """Return the backups of this cluster below the current prefix, and those below former
+        ones."""
+        prefixes = (self._settings.object_prefix, *self._settings.object_prefixes_former)
+        return [
+            Backups(self._objects, backups_prefix(each, self._instance_id)) for each in prefixes
+        ]
 
     def _say_backup(self, made: ClusterBackup, *, as_json: bool) -> None:
         fields = {

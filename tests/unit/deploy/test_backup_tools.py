@@ -1,17 +1,23 @@
 """What the commands for backups record about the store of the backups (`backup_tools.py`)."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from magnetar.broker.base.settings.broker import BrokerSettings
+from magnetar.broker.features.backup import deleting
 from magnetar.broker.features.backup.backups import Backups, FoundBackup
 from magnetar.deploy.backup_tools import BackupTools
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.backup_keys import BackupFolder, backups_prefix
 from magnetar.ledger.offloading.backup_pins import (
+    leave_store,
+    note_of,
     note_store,
     renew_note,
     stores_with_backups,
@@ -49,10 +55,19 @@ class Tools:
             SystemClock(),
         )
 
-    async def have(self, name: str, prefix: str = PREFIX) -> None:
-        """Write the last file of a backup."""
+    async def have(
+        self, name: str, prefix: str = PREFIX, *, logs: int = 0, has_cluster: bool = True
+    ) -> None:
+        """Write files of a backup: of logs, and the last one."""
         folder = BackupFolder(backups_prefix(prefix, INSTANCE), name)
-        assert await self.stores.store("main").create(folder.cluster_key, b"{}")
+        for each in range(logs):
+            assert await self.stores.store("main").create(folder.log_key(f"/log-{each}"), b"{}")
+        if has_cluster:
+            assert await self.stores.store("main").create(folder.cluster_key, b"{}")
+
+    async def has_files(self) -> bool:
+        """Whether the store has any object."""
+        return bool([page async for page in self.stores.store("main").list("")])
 
     async def noted(self) -> bool:
         """Whether the sweep looks for backups in the store."""
@@ -111,6 +126,158 @@ async def test_a_store_with_a_backup_that_was_made_during_the_look_is_not_forgot
     monkeypatch.setattr(Backups, "found", made_behind_the_look)
     await tools.tools.delete("daily")
     assert await tools.noted()
+
+
+class Broken(Exception):
+    """The command is killed."""
+
+
+class Killed:
+    """Counts the steps that change the store or the note, and breaks off before one of them."""
+
+    def __init__(self, tools: Tools, monkeypatch: pytest.MonkeyPatch, *, before_step: int) -> None:
+        self.left = before_step
+        objects = tools.stores.store("main")
+        for part, name in (
+            (objects, "delete"),
+            (tools.metadata, "delete"),
+            (tools.metadata, "set"),
+        ):
+            monkeypatch.setattr(part, name, self._counted(getattr(part, name)))
+
+    def _counted(self, call: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def counted(first: object, *rest: object, **named: object) -> object:
+            done: object = None
+            # A deletion of several files is one step for each.
+            for each in [[key] for key in first] if isinstance(first, list) else [first]:
+                if not self.left:
+                    raise Broken
+                self.left -= 1
+                done = await call(each, *rest, **named)
+            return done
+
+        return counted
+
+
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize(
+    ("logs", "has_cluster"), [(0, True), (1, True), (3, True), (1, False), (3, False)]
+)
+@pytest.mark.parametrize("has_other", [True, False])
+async def test_a_deletion_that_was_interrupted_can_be_repeated(
+    tools: Tools,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    logs: int,
+    has_cluster: bool,
+    has_other: bool,
+) -> None:
+    await tools.have("daily", logs=logs, has_cluster=has_cluster)
+    if has_other:
+        await tools.have("weekly")
+    with monkeypatch.context() as patched, suppress(Broken):
+        Killed(tools, patched, before_step=step)
+        await tools.tools.delete("daily")
+    assert not await tools.noted() or await tools.has_files()
+    await tools.tools.delete("daily")
+    if has_other:
+        assert await tools.noted()
+        await tools.tools.delete("weekly")
+    assert not await tools.noted()
+    assert not await tools.has_files()
+
+
+@pytest.mark.parametrize("point", ["note_of", "leave_store", "forget_store"])
+@pytest.mark.parametrize("is_behind", [True, False])
+async def test_of_two_deletions_at_once_the_later_one_forgets_the_store(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch, point: str, is_behind: bool
+) -> None:
+    """The second deletion runs in the middle of the first one."""
+    await tools.have("daily", logs=2)
+    await tools.have("weekly", logs=2)
+    if point == "forget_store":  # an interrupted deletion that had left the store to "daily"
+        await tools.tools.delete("weekly")
+        await tools.have("weekly", has_cluster=False, logs=1)
+    really = getattr(deleting, point)
+
+    async def meanwhile(*args: object) -> object:
+        monkeypatch.setattr(deleting, point, really)
+        done = await really(*args) if is_behind else None
+        await tools.tools.delete("weekly")
+        return done if is_behind else await really(*args)
+
+    monkeypatch.setattr(deleting, point, meanwhile)
+    await tools.tools.delete("daily")
+    await tools.tools.delete("weekly")
+    assert not await tools.noted()
+    assert not await tools.has_files()
+
+
+async def test_deletions_that_each_saw_the_last_file_of_the_other_forget_the_store(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("daily", "weekly", "monthly")
+    for name in names:
+        await tools.have(name, logs=2)
+    looks = asyncio.Barrier(len(names))
+    really = leave_store
+
+    async def at_once(store: MetadataStore, name: str, note: bytes, left: Iterable[str]) -> bool:
+        if first:
+            await looks.wait()
+            first.pop()
+        return await really(store, name, note, left)
+
+    first = list(names)
+    monkeypatch.setattr(deleting, "leave_store", at_once)
+    await asyncio.gather(*map(tools.tools.delete, names))
+    assert not await tools.noted()
+    assert not await tools.has_files()
+
+
+async def test_a_backup_that_is_made_again_counts_although_its_deletion_was_noted(
+    tools: Tools,
+) -> None:
+    for name in ("daily", "weekly"):
+        await tools.have(name)
+    await tools.tools.delete("daily")
+    assert b"daily" in tools.metadata.nodes["/backup-stores/main"]
+    noted = await note_store(tools.metadata, "main", b"another")
+    assert await renew_note(tools.metadata, "main", noted, b"finished")
+    await tools.have("daily")
+    await tools.tools.delete("weekly")
+    assert await tools.noted()
+
+
+async def test_a_store_that_is_unmounted_during_a_deletion_is_not_forgotten(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("daily", "weekly"):
+        await tools.have(name, logs=1)
+    really = note_of
+
+    async def unmounted(store: MetadataStore, name: str) -> bytes | None:
+        tools.directory.rename(tools.directory.with_name("elsewhere"))
+        tools.directory.mkdir()
+        return await really(store, name)
+
+    monkeypatch.setattr(deleting, "note_of", unmounted)
+    await tools.tools.delete("daily")
+    assert await tools.noted()
+    assert "mounted" in capsys.readouterr().err
+
+
+async def test_a_note_without_files_is_reported_and_goes_with_another_backup(
+    tools: Tools, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A former release was interrupted after the last file."""
+    await tools.tools.delete("daily")
+    assert "magnetar backup create" in capsys.readouterr().err
+    await tools.have("weekly")
+    await tools.tools.delete("daily")
+    await tools.tools.delete("weekly")
+    assert capsys.readouterr().err == ""
+    assert not await tools.noted()
 
 
 @pytest.mark.parametrize("prefix", [PREFIX, FORMER])

@@ -11,20 +11,23 @@ that has backups and lists no file of one: it is perhaps not mounted.
 
 The metadata store records the object stores that have, or had, backups of the cluster:
 
-    /backup-stores/<name of the store>   a random text; a second one after the first backup
+    /backup-stores/<name of the store>   a random text; a second one after the first backup; and
+                                         for each backup that is being deleted "-" and its directory
 
 The sweep reads the backups of these stores, and of no others: a store without backups that cannot
 be reached delays nothing. The node exists before the first file of a backup does. Before its last
-file, the backup checks that the node was there all the time, and replaces the second text. The node
-is deleted after the last backup in the store, if it still is as it was before the store was
-searched for others. While the node exists and the store has no file yet, or no longer, the passes
-of the sweep end with an error: they cannot tell this store from one that is not in place.
+file, the backup checks that the node was there all the time, and replaces what follows the first
+text. The node is deleted before the last file of the last backup in the store, if it still is as it
+was before the store was searched for others. A backup that the node calls one that is being deleted
+does not count. While the node exists and the store has no file yet, or no longer, the passes of the
+sweep end with an error: they cannot tell this store from one that is not in place.
 
 Source: tiered storage, sections 17 and 21 (invariant O3).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote, unquote
 
 from magnetar.ledger.errors import (
     NoNodeError,
@@ -41,6 +44,8 @@ from magnetar.ledger.offloading.object_store import ObjectStore, ObjectStores
 LOG_FILE_BYTES_MAX = 128 << 20
 """Largest file of a log that is read: 10,000 ledgers and 1,000 large cursors take 50 MB."""
 ROOT = "/backup-stores"
+_LEFT = b"-"
+"""Before the directory of a backup that is being deleted; random texts are hexadecimal."""
 
 
 class BackupPins:
@@ -90,8 +95,9 @@ class BackupPins:
                 f"store {name} lists no file of a backup, but {ROOT}/{name} in the metadata store "
                 "says that it has backups: the sweep deletes nothing. See that the store is in "
                 "place, for example that its directory is mounted. If backups were removed by "
-                "hand, or one was broken off before its first file, make a new one (magnetar "
-                "backup create) and delete it (magnetar backup delete)"
+                "hand, one was broken off before its first file, or a former release was "
+                "interrupted when it deleted the last one, make a new one (magnetar backup "
+                "create) and delete it (magnetar backup delete)"
             )
         return found
 
@@ -205,11 +211,12 @@ async def note_of(store: MetadataStore, name: str) -> bytes | None:
     return None if found is None else found.value
 
 
-async def forget_store(store: MetadataStore, name: str, note: bytes) -> None:
-    """Record that an object store no longer has any backup, unless one was made meanwhile.
+async def forget_store(store: MetadataStore, name: str, note: bytes) -> bool:
+    """Record that an object store no longer has any backup, unless the record has changed; return
+    whether it had not.
 
     Args:
-        note: the record (`note_of`), read before the store was found to have no backup.
+        note: the record (`note_of`), read before the store was found to have no other backup.
 
     Raises:
         MetadataError
@@ -218,7 +225,39 @@ async def forget_store(store: MetadataStore, name: str, note: bytes) -> None:
     def gone(before: bytes | None) -> Deletion | None:
         return GONE if before == note else None
 
-    await bytes_cell(store, f"{ROOT}/{name}").change(gone)
+    return (await bytes_cell(store, f"{ROOT}/{name}").change(gone)).is_written
+
+
+async def leave_store(
+    store: MetadataStore, name: str, note: bytes, directories: Iterable[str]
+) -> bool:
+    """Record which backups in an object store are being deleted, unless the record has changed;
+    return whether it had not.
+
+    Args:
+        note: the record (`note_of`), read before the store was found to have other backups.
+        directories: beginnings of the keys of the backups that are being deleted.
+
+    Raises:
+        MetadataError
+    """
+    texts = [each for each in note.split(b" ") if not each.startswith(_LEFT)]
+    marks = (_LEFT + quote(each).encode() for each in sorted(directories))
+    new = b" ".join((*texts, *marks))
+
+    def left(before: bytes | None) -> bytes | None:
+        return new if before == note else None
+
+    return (await bytes_cell(store, f"{ROOT}/{name}").change(left)).is_written
+
+
+def left_in(note: bytes) -> frozenset[str]:
+    """Return the beginnings of the keys of the backups that are being deleted, by a record."""
+    return frozenset(
+        unquote(each.removeprefix(_LEFT).decode())
+        for each in note.split(b" ")
+        if each.startswith(_LEFT)
+    )
 
 
 def _token_in(note: bytes) -> bytes:

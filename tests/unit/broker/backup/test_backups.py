@@ -14,6 +14,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.features.backup.backups import Backups
 from magnetar.broker.features.backup.creating import BackupMaker, Covered
+from magnetar.broker.features.backup.deleting import BackupDeletion
 from magnetar.broker.features.backup.documents import ClusterBackup, LeftOut, LogBackup, Uncovered
 from magnetar.broker.features.backup.reading import LogReading
 from magnetar.broker.features.backup.scope import Scope
@@ -94,6 +95,10 @@ class Making:
 
     async def make(self, name: str = "daily") -> ClusterBackup:
         return await self.maker.make(name, Scope.of(), on_log=self.told.append)
+
+    async def delete(self, name: str) -> int:
+        deletion = BackupDeletion(self.objects, self.backups, (), self.store, store_name="main")
+        return await deletion.delete(name)
 
     async def listed(self) -> list[tuple[str, int, bool]]:
         found = await self.backups.found()
@@ -216,7 +221,7 @@ async def test_a_deletion_that_looked_before_a_backups_first_file_does_not_forge
     making = Making(tmp_path, node(1))
     if not is_first:
         await making.make("old")
-        await making.backups.delete("old")
+        await making.objects.delete(await making.backups.keys("old"))
     noted: list[bytes | None] = []
     create = making.objects.create
 
@@ -267,11 +272,11 @@ async def test_a_backup_without_its_last_file_is_unfinished_and_can_be_deleted(
     assert await making.listed() == [("daily", 1, False)]
     with pytest.raises(NotThereError, match="broken off"):
         await making.backups.cluster("daily")
-    assert await making.backups.delete("daily") == 1
+    assert await making.delete("daily") == 1
     assert await making.listed() == []
     with pytest.raises(ObjectMissingError):
         await making.backups.log(made.logs[0])
-    assert await making.backups.delete("daily") == 0
+    assert await making.delete("daily") == 0
 
 
 async def test_a_file_that_is_not_the_one_that_the_backup_names_is_refused(

@@ -66,7 +66,7 @@ async def test_a_restore_from_a_backup_that_is_deleted_meanwhile_says_that_objec
     create = Restore._create
 
     async def deleted_before(self: Restore, path: str, node: LogMetadata) -> None:
-        await making.backups.delete("daily")
+        await making.delete("daily")
         if is_made_again:
             await making.make()
         await create(self, path, node)

@@ -2,6 +2,7 @@
 
 from magnetar.broker.features.backup.backups import Backups, FoundBackup
 from magnetar.broker.features.backup.creating import BackupMaker, Covered
+from magnetar.broker.features.backup.deleting import BackupDeletion
 from magnetar.broker.features.backup.documents import (
     ClusterBackup,
     LeftOut,
@@ -14,6 +15,7 @@ from magnetar.broker.features.backup.restoring import Restore, RestorePlan
 from magnetar.broker.features.backup.scope import Scope, topic_of_log
 
 __all__ = [
+    "BackupDeletion",
     "BackupMaker",
     "Backups",
     "ClusterBackup",

@@ -1,4 +1,4 @@
-"""The backups in one object store: list, read, delete."""
+"""The backups in one object store: list and read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,19 +22,22 @@ from magnetar.ledger.offloading.backup_keys import (
 from magnetar.ledger.offloading.backup_pins import LOG_FILE_BYTES_MAX, read_whole
 from magnetar.ledger.offloading.object_store import ObjectStore
 
-_DELETED_AT_ONCE = 1_000
-
 
 @dataclass(slots=True)
 class FoundBackup:
     """A backup, as a listing of keys shows it."""
 
-    name: str
+    folder: BackupFolder
     files: int = 0
     size_bytes: int = 0
     written_ms: int = 0
     """When the last file was written, ms since 1970 by the clock of the store."""
     is_finished: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the backup."""
+        return self.folder.name
 
 
 class Backups:
@@ -70,7 +73,9 @@ class Backups:
                 key = parse_backup_key(each.key)
                 if key is None:
                     continue
-                backup = found.setdefault(key.name, FoundBackup(key.name))
+                backup = found.setdefault(
+                    key.name, FoundBackup(BackupFolder(self._prefix, key.name))
+                )
                 backup.files += 1
                 backup.size_bytes += each.size_bytes
                 backup.written_ms = max(backup.written_ms, each.written_ms)
@@ -125,21 +130,3 @@ class Backups:
                 f"{file.key} is of the log {backup.manifest.log}; the cluster file says {file.log}"
             )
         return backup
-
-    async def delete(self, name: str) -> int:
-        """Delete a backup, finished or not; return the number of its files.
-
-        The cluster file, which makes it a backup, is deleted first.
-
-        Raises:
-            InvalidNameError: the name is not valid for a backup.
-            ObjectError: not everything is deleted; call again.
-        """
-        keys = await self.keys(name)
-        cluster_key = self.folder(name).cluster_key
-        if cluster_key in keys:
-            await self._objects.delete([cluster_key])
-        rest = [key for key in keys if key != cluster_key]
-        for at in range(0, len(rest), _DELETED_AT_ONCE):
-            await self._objects.delete(rest[at : at + _DELETED_AT_ONCE])
-        return len(keys)

@@ -153,7 +153,7 @@ class BackupMaker:
                 of that name; or another process has deleted the last backup in the store meanwhile.
             InvalidNameError: the name is not valid for a backup.
             LedgerError, CursorError, BrokerMetadataError, BrokerPersistenceError: an unfinished
-                backup is left, which `Backups.delete` removes.
+                backup is left, which `BackupDeletion` removes.
         """
         folder = self._backups.folder(name)
         if await self._backups.keys(name):

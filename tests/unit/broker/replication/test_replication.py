@@ -256,6 +256,31 @@ async def test_publishes_are_held_for_a_cluster_that_is_back_while_its_cursor_is
     await world.close()
 
 
+async def test_a_cluster_that_is_back_gets_no_cursor_that_may_be_deleted() -> None:
+    """Only the answer to the deletion may be lost. What is saved by that cursor is fenced, and the
+    next owner would begin at the end of the log."""
+    world = World("east", "west")
+    await world.open()
+    (old,) = world.feature.cursors()
+    cast(MemoryCursor, old).error = CursorUnavailableError("no answer")
+    world.set("east")
+    await settle()
+    world.harness.log.store(entry())
+    world.set("east", "west")
+    assert world.holds == [True]
+    await settle()
+    assert (world.holds, list(world.feature.backlogs())) == ([True], [])
+    cast(MemoryCursor, old).error = None
+    world.feature.look()
+    await settle()
+    assert world.holds == [True, False]
+    (new,) = world.feature.cursors()
+    assert new is not old
+    assert [each.cursor for each in world.feature.backlogs()] == [new]
+    assert world.made["pulsar.repl.west"] == Position(7, 1), "behind what it was not listed for"
+    await world.close()
+
+
 async def test_a_cluster_that_left_the_list_and_came_back_begins_anew() -> None:
     world = World("east")
     await world.open()

@@ -158,8 +158,9 @@ class Replication(Feature):
         """When publishes are released even if a cluster still has no cursor, monotonic seconds;
         None: they are not held."""
         self._retry: asyncio.TimerHandle | None = None
-        self._ending = ""
-        """Cluster whose cursor is being deleted."""
+        self._doubtful: set[str] = set()
+        """Clusters whose cursor is being deleted, or may be deleted: the answer was lost. Nothing
+        is copied by such a cursor, as what it saves would be fenced."""
         self._cursors: dict[str, Cursor] = {}
         """Cursors by cluster."""
         self._senders: dict[str, Sending] = {}
@@ -239,7 +240,7 @@ class Replication(Feature):
 
     def _lacks_cursors(self) -> bool:
         """Whether a cluster in the policies has no cursor, or none that will stay."""
-        return not self._wanted() <= self._cursors.keys() - {self._ending}
+        return not self._wanted() <= self._cursors.keys() - self._doubtful
 
     def _look_released(self) -> bool:
         """Release the publishes that are held if they may be; return whether none are held."""
@@ -293,6 +294,8 @@ class Replication(Feature):
 
     async def _begin(self, remote: str) -> None:
         incarnation = await self._make_incarnation()
+        if remote in self._doubtful:
+            await self._delete_cursor(remote)
         cursor = self._cursors.get(remote)
         if cursor is None:
             async with self._topic.gate.placing():
@@ -348,14 +351,15 @@ class Replication(Feature):
             self._changed()
         lists_others = bool(self._topic.policies.replicated_to) and remote not in self._wanted()
         if lists_others and not self._is_closed:
-            self._ending = remote
-            try:
-                await self._cursors[remote].delete()
-                # Only now: while it may be stored, a look finds it here and deletes it.
-                del self._cursors[remote]
-            finally:
-                self._ending = ""
-            _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
+            await self._delete_cursor(remote)
+
+    async def _delete_cursor(self, remote: str) -> None:
+        self._doubtful.add(remote)
+        await self._cursors[remote].delete()
+        # Only now: while it may be stored, a look finds it here and deletes it.
+        del self._cursors[remote]
+        self._doubtful.discard(remote)
+        _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
 
     async def _make_incarnation(self) -> int:
         found = self.incarnation()

@@ -33,13 +33,15 @@ class _Remotes:
 class World:
     """A topic of the cluster `east` that is opened with the replication feature."""
 
-    def __init__(self, *clusters: str) -> None:
-        self.harness = Harness()
+    def __init__(self, *clusters: str, **settings: Any) -> None:
+        self.harness = Harness(**settings)
         self.clusters = clusters
         self.made: dict[str, Position] = {}
         self.holds: list[bool] = []
         """Holds of publishes, and releases."""
         self.error: CursorUnavailableError | None = None
+        self.is_stuck = False
+        """Whether the metadata store never answers."""
         self.remotes = _Remotes()
 
     async def open(self) -> None:
@@ -85,6 +87,8 @@ class World:
         self, name: str, position: Position, properties: dict[str, str]
     ) -> MemoryCursor:
         await asyncio.sleep(0)
+        if self.is_stuck:
+            await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
         self.made[name] = position
@@ -195,20 +199,30 @@ async def test_nothing_is_stored_between_the_new_list_and_its_cursors() -> None:
 
 
 async def test_publishes_are_held_no_longer_than_a_load_may_take() -> None:
-    world = World("east")
+    """Even while the metadata store does not answer, and without a look."""
+    world = World("east", topic_load_timeout_ms=1)
     await world.open()
-    world.error = CursorUnavailableError("the cursor cannot be read")
+    world.is_stuck = True
     world.set("east", "west")
-    await settle()
-    world.harness.clock.advance(world.harness.settings.topic_load_timeout_ms - 1)
-    world.feature.look()
-    await settle()
     assert world.holds == [True]
-    world.harness.clock.advance(1)
+    await until(lambda: world.holds == [True, False], "publishes are released")
     world.feature.look()
     await settle()
-    assert world.holds == [True, False]
+    assert (world.holds, list(world.feature.cursors())) == ([True, False], [])
     await world.close()
+
+
+async def test_a_closed_topic_releases_no_publishes() -> None:
+    """Its line is closed by then, or about to be."""
+    world = World("east", topic_load_timeout_ms=1)
+    await world.open()
+    world.is_stuck = True
+    world.set("east", "west")
+    await world.close()
+    later = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.002, later.set)
+    await later.wait()
+    assert world.holds == [True]
 
 
 async def test_publishes_go_on_when_the_cluster_leaves_the_list_before_it_has_a_cursor() -> None:

@@ -154,9 +154,8 @@ class Replication(Feature):
         self._published = published
         self._hold = hold
         self._release = release
-        self._held_until_s: float | None = None
-        """When publishes are released even if a cluster still has no cursor, monotonic seconds;
-        None: they are not held."""
+        self._deadline: asyncio.TimerHandle | None = None
+        """Releases publishes even if a cluster still has no cursor; None: they are not held."""
         self._retry: asyncio.TimerHandle | None = None
         self._doubtful: set[str] = set()
         """Clusters whose cursor is being deleted, or may be deleted: the answer was lost. Nothing
@@ -198,9 +197,10 @@ class Replication(Feature):
         if self._topic.policies.replicated_to != before.replicated_to:
             self._note_starts()
             if self._look_released() and self._lacks_cursors() and not self._is_closed:
-                around = self._around.sending
-                patience_s = around.settings.topic_load_timeout_ms / 1000
-                self._held_until_s = around.clock.monotonic_s() + patience_s
+                # A timer: a look, or a call to the metadata store, may come too late for clients.
+                patience_s = self._around.sending.settings.topic_load_timeout_ms / 1000
+                loop = asyncio.get_running_loop()
+                self._deadline = loop.call_later(patience_s, self._on_deadline)
                 self._hold()
             self._apply_soon()
 
@@ -244,17 +244,20 @@ class Replication(Feature):
 
     def _look_released(self) -> bool:
         """Release the publishes that are held if they may be; return whether none are held."""
-        until_s = self._held_until_s
-        if until_s is None:
+        if self._deadline is None:
             return True
-        lacks = self._lacks_cursors()
-        if lacks and self._around.sending.clock.monotonic_s() < until_s:
+        if self._lacks_cursors():
             return False
-        if lacks:
-            _log.warning("publishes_not_held_for_replication", topic=str(self._topic.name))
-        self._held_until_s = None
+        self._deadline.cancel()
+        self._deadline = None
         self._release()
         return True
+
+    def _on_deadline(self) -> None:
+        if not self._look_released():
+            _log.warning("publishes_not_held_for_replication", topic=str(self._topic.name))
+            self._deadline = None
+            self._release()
 
     def _apply_soon(self) -> None:
         is_as_wanted = self._wanted() == set(self._senders) == set(self._cursors)
@@ -284,7 +287,7 @@ class Replication(Feature):
             await change(remote)
         except (LedgerError, CursorError, RequestError) as error:
             # The next look retries; sooner, and more often, while publishes are held.
-            tell = _log.warning if self._held_until_s is None else _log.debug
+            tell = _log.warning if self._deadline is None else _log.debug
             tell(
                 "replication_not_changed",
                 topic=str(self._topic.name),
@@ -378,8 +381,9 @@ class Replication(Feature):
     def close(self) -> None:
         """Start no task, and stop all senders."""
         self._is_closed = True
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._deadline):
+            if timer is not None:
+                timer.cancel()
         if self._applying is not None:
             self._applying.cancel()
         for each in self._senders.values():

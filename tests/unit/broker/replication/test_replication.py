@@ -48,7 +48,7 @@ class World:
         """Open the topic."""
         self.topic = await self.harness.services.topics.get(TopicName.parse(TOPIC))
         self.topic.policies = self.topic.policies.with_values(replicated_to=self.clusters)
-        around = ReplicationSurroundings(
+        around = self.around = ReplicationSurroundings(
             cast(RemoteClusters, self.remotes),
             SendingSurroundings(
                 "east",
@@ -245,6 +245,25 @@ async def test_the_cursor_is_tried_again_soon_while_publishes_are_held() -> None
     await settle()
     world.error = None
     await until(lambda: world.holds == [True, False], "the cursor is there without a look")
+    await world.close()
+
+
+async def test_only_so_many_topics_of_a_broker_change_their_cursors_at_once() -> None:
+    """The list of a namespace may change with thousands of loaded topics."""
+    world = World("east")
+    await world.open()
+    others = 0
+    while not world.around.changes.locked():
+        await world.around.changes.acquire()
+        others += 1
+    world.set("east", "west")
+    await settle()
+    assert (world.holds, world.made) == ([True], {})
+    for _ in range(others):
+        world.around.changes.release()
+    await settle()
+    assert world.holds == [True, False]
+    assert "pulsar.repl.west" in world.made
     await world.close()
 
 

@@ -70,6 +70,11 @@ SPREAD_S_MAX: Final = 5.0
 it."""
 
 
+_CHANGES_AT_ONCE: Final = 64
+"""Cursors of all topics that are created or deleted at once after lists have changed. A namespace
+may have thousands of topics: their requests would hold up those of everything else."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicationSurroundings:
     """The objects that all replications of a broker share."""
@@ -82,6 +87,8 @@ class ReplicationSurroundings:
     subscriptions: ReplicatedSubscriptionsSurroundings
     senders: set[Sending] = field(default_factory=set)
     """Running senders."""
+    changes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CHANGES_AT_ONCE))
+    """Bounds what topics do at once when their lists have changed."""
 
     async def spread_partitions(self, topic: TopicName, clusters: Iterable[str]) -> str:
         """Create a partitioned topic of this cluster in others, with as many partitions, at once.
@@ -284,7 +291,8 @@ class Replication(Feature):
     async def _change(self, remote: str, change: Callable[[str], Awaitable[None]]) -> None:
         """Change the copying to one cluster; a failure does not hold up the other clusters."""
         try:
-            await change(remote)
+            async with self._around.changes:
+                await change(remote)
         except (LedgerError, CursorError, RequestError) as error:
             # The next look retries; sooner, and more often, while publishes are held.
             tell = _log.warning if self._deadline is None else _log.debug

@@ -93,7 +93,6 @@ class Compactor:
         if record is not None:
             await self._replace(record)
         elif copier.copied.complete:
-            await self._maintenance.sync_index()
             for log_id in copier.copied.complete:
                 await self._maintenance.remove_log(log_id)
         return copier.copied
@@ -124,6 +123,10 @@ class Compactor:
             # The last piece counts, too: often it is the only one.
             if is_more or wait_s:
                 await asyncio.sleep(wait_s)
+        if copier.copied.complete:
+            # The copier left out what the index no longer had there, perhaps only in memory: a
+            # crash would bring it back after these logs are gone.
+            await self._maintenance.sync_index()
         return await self._run(copier.finish)
 
     async def _replace(self, record: CompactionRecord) -> None:

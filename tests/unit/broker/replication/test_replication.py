@@ -33,20 +33,22 @@ class _Remotes:
 class World:
     """A topic of the cluster `east` that is opened with the replication feature."""
 
-    def __init__(self, *clusters: str) -> None:
-        self.harness = Harness()
+    def __init__(self, *clusters: str, **settings: Any) -> None:
+        self.harness = Harness(**settings)
         self.clusters = clusters
         self.made: dict[str, Position] = {}
         self.holds: list[bool] = []
         """Holds of publishes, and releases."""
         self.error: CursorUnavailableError | None = None
+        self.is_stuck = False
+        """Whether the metadata store never answers."""
         self.remotes = _Remotes()
 
     async def open(self) -> None:
         """Open the topic."""
         self.topic = await self.harness.services.topics.get(TopicName.parse(TOPIC))
         self.topic.policies = self.topic.policies.with_values(replicated_to=self.clusters)
-        around = ReplicationSurroundings(
+        around = self.around = ReplicationSurroundings(
             cast(RemoteClusters, self.remotes),
             SendingSurroundings(
                 "east",
@@ -85,6 +87,8 @@ class World:
         self, name: str, position: Position, properties: dict[str, str]
     ) -> MemoryCursor:
         await asyncio.sleep(0)
+        if self.is_stuck:
+            await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
         self.made[name] = position
@@ -195,20 +199,30 @@ async def test_nothing_is_stored_between_the_new_list_and_its_cursors() -> None:
 
 
 async def test_publishes_are_held_no_longer_than_a_load_may_take() -> None:
-    world = World("east")
+    """Even while the metadata store does not answer, and without a look."""
+    world = World("east", topic_load_timeout_ms=1)
     await world.open()
-    world.error = CursorUnavailableError("the cursor cannot be read")
+    world.is_stuck = True
     world.set("east", "west")
-    await settle()
-    world.harness.clock.advance(world.harness.settings.topic_load_timeout_ms - 1)
-    world.feature.look()
-    await settle()
     assert world.holds == [True]
-    world.harness.clock.advance(1)
+    await until(lambda: world.holds == [True, False], "publishes are released")
     world.feature.look()
     await settle()
-    assert world.holds == [True, False]
+    assert (world.holds, list(world.feature.cursors())) == ([True, False], [])
     await world.close()
+
+
+async def test_a_closed_topic_releases_no_publishes() -> None:
+    """Its line is closed by then, or about to be."""
+    world = World("east", topic_load_timeout_ms=1)
+    await world.open()
+    world.is_stuck = True
+    world.set("east", "west")
+    await world.close()
+    later = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.002, later.set)
+    await later.wait()
+    assert world.holds == [True]
 
 
 async def test_publishes_go_on_when_the_cluster_leaves_the_list_before_it_has_a_cursor() -> None:
@@ -234,6 +248,25 @@ async def test_the_cursor_is_tried_again_soon_while_publishes_are_held() -> None
     await world.close()
 
 
+async def test_only_so_many_topics_of_a_broker_change_their_cursors_at_once() -> None:
+    """The list of a namespace may change with thousands of loaded topics."""
+    world = World("east")
+    await world.open()
+    others = 0
+    while not world.around.changes.locked():
+        await world.around.changes.acquire()
+        others += 1
+    world.set("east", "west")
+    await settle()
+    assert (world.holds, world.made) == ([True], {})
+    for _ in range(others):
+        world.around.changes.release()
+    await settle()
+    assert world.holds == [True, False]
+    assert "pulsar.repl.west" in world.made
+    await world.close()
+
+
 async def test_publishes_are_held_for_a_cluster_that_is_back_while_its_cursor_is_deleted() -> None:
     world = World("east", "west")
     await world.open()
@@ -253,6 +286,31 @@ async def test_publishes_are_held_for_a_cluster_that_is_back_while_its_cursor_is
     await settle()
     assert world.holds == [True, False]
     assert list(world.feature.cursors()) != [cursor]
+    await world.close()
+
+
+async def test_a_cluster_that_is_back_gets_no_cursor_that_may_be_deleted() -> None:
+    """Only the answer to the deletion may be lost. What is saved by that cursor is fenced, and the
+    next owner would begin at the end of the log."""
+    world = World("east", "west")
+    await world.open()
+    (old,) = world.feature.cursors()
+    cast(MemoryCursor, old).error = CursorUnavailableError("no answer")
+    world.set("east")
+    await settle()
+    world.harness.log.store(entry())
+    world.set("east", "west")
+    assert world.holds == [True]
+    await settle()
+    assert (world.holds, list(world.feature.backlogs())) == ([True], [])
+    cast(MemoryCursor, old).error = None
+    world.feature.look()
+    await settle()
+    assert world.holds == [True, False]
+    (new,) = world.feature.cursors()
+    assert new is not old
+    assert [each.cursor for each in world.feature.backlogs()] == [new]
+    assert world.made["pulsar.repl.west"] == Position(7, 1), "behind what it was not listed for"
     await world.close()
 
 

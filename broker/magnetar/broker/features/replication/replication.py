@@ -70,6 +70,11 @@ SPREAD_S_MAX: Final = 5.0
 it."""
 
 
+_CHANGES_AT_ONCE: Final = 64
+"""Cursors of all topics that are created or deleted at once after lists have changed. A namespace
+may have thousands of topics: their requests would hold up those of everything else."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicationSurroundings:
     """The objects that all replications of a broker share."""
@@ -82,6 +87,8 @@ class ReplicationSurroundings:
     subscriptions: ReplicatedSubscriptionsSurroundings
     senders: set[Sending] = field(default_factory=set)
     """Running senders."""
+    changes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CHANGES_AT_ONCE))
+    """Bounds what topics do at once when their lists have changed."""
 
     async def spread_partitions(self, topic: TopicName, clusters: Iterable[str]) -> str:
         """Create a partitioned topic of this cluster in others, with as many partitions, at once.
@@ -154,12 +161,12 @@ class Replication(Feature):
         self._published = published
         self._hold = hold
         self._release = release
-        self._held_until_s: float | None = None
-        """When publishes are released even if a cluster still has no cursor, monotonic seconds;
-        None: they are not held."""
+        self._deadline: asyncio.TimerHandle | None = None
+        """Releases publishes even if a cluster still has no cursor; None: they are not held."""
         self._retry: asyncio.TimerHandle | None = None
-        self._ending = ""
-        """Cluster whose cursor is being deleted."""
+        self._doubtful: set[str] = set()
+        """Clusters whose cursor is being deleted, or may be deleted: the answer was lost. Nothing
+        is copied by such a cursor, as what it saves would be fenced."""
         self._cursors: dict[str, Cursor] = {}
         """Cursors by cluster."""
         self._senders: dict[str, Sending] = {}
@@ -197,9 +204,10 @@ class Replication(Feature):
         if self._topic.policies.replicated_to != before.replicated_to:
             self._note_starts()
             if self._look_released() and self._lacks_cursors() and not self._is_closed:
-                around = self._around.sending
-                patience_s = around.settings.topic_load_timeout_ms / 1000
-                self._held_until_s = around.clock.monotonic_s() + patience_s
+                # A timer: a look, or a call to the metadata store, may come too late for clients.
+                patience_s = self._around.sending.settings.topic_load_timeout_ms / 1000
+                loop = asyncio.get_running_loop()
+                self._deadline = loop.call_later(patience_s, self._on_deadline)
                 self._hold()
             self._apply_soon()
 
@@ -239,21 +247,24 @@ class Replication(Feature):
 
     def _lacks_cursors(self) -> bool:
         """Whether a cluster in the policies has no cursor, or none that will stay."""
-        return not self._wanted() <= self._cursors.keys() - {self._ending}
+        return not self._wanted() <= self._cursors.keys() - self._doubtful
 
     def _look_released(self) -> bool:
         """Release the publishes that are held if they may be; return whether none are held."""
-        until_s = self._held_until_s
-        if until_s is None:
+        if self._deadline is None:
             return True
-        lacks = self._lacks_cursors()
-        if lacks and self._around.sending.clock.monotonic_s() < until_s:
+        if self._lacks_cursors():
             return False
-        if lacks:
-            _log.warning("publishes_not_held_for_replication", topic=str(self._topic.name))
-        self._held_until_s = None
+        self._deadline.cancel()
+        self._deadline = None
         self._release()
         return True
+
+    def _on_deadline(self) -> None:
+        if not self._look_released():
+            _log.warning("publishes_not_held_for_replication", topic=str(self._topic.name))
+            self._deadline = None
+            self._release()
 
     def _apply_soon(self) -> None:
         is_as_wanted = self._wanted() == set(self._senders) == set(self._cursors)
@@ -280,10 +291,11 @@ class Replication(Feature):
     async def _change(self, remote: str, change: Callable[[str], Awaitable[None]]) -> None:
         """Change the copying to one cluster; a failure does not hold up the other clusters."""
         try:
-            await change(remote)
+            async with self._around.changes:
+                await change(remote)
         except (LedgerError, CursorError, RequestError) as error:
             # The next look retries; sooner, and more often, while publishes are held.
-            tell = _log.warning if self._held_until_s is None else _log.debug
+            tell = _log.warning if self._deadline is None else _log.debug
             tell(
                 "replication_not_changed",
                 topic=str(self._topic.name),
@@ -293,6 +305,8 @@ class Replication(Feature):
 
     async def _begin(self, remote: str) -> None:
         incarnation = await self._make_incarnation()
+        if remote in self._doubtful:
+            await self._delete_cursor(remote)
         cursor = self._cursors.get(remote)
         if cursor is None:
             async with self._topic.gate.placing():
@@ -348,14 +362,15 @@ class Replication(Feature):
             self._changed()
         lists_others = bool(self._topic.policies.replicated_to) and remote not in self._wanted()
         if lists_others and not self._is_closed:
-            self._ending = remote
-            try:
-                await self._cursors[remote].delete()
-                # Only now: while it may be stored, a look finds it here and deletes it.
-                del self._cursors[remote]
-            finally:
-                self._ending = ""
-            _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
+            await self._delete_cursor(remote)
+
+    async def _delete_cursor(self, remote: str) -> None:
+        self._doubtful.add(remote)
+        await self._cursors[remote].delete()
+        # Only now: while it may be stored, a look finds it here and deletes it.
+        del self._cursors[remote]
+        self._doubtful.discard(remote)
+        _log.info("replication_ended", topic=str(self._topic.name), cluster=remote)
 
     async def _make_incarnation(self) -> int:
         found = self.incarnation()
@@ -374,8 +389,9 @@ class Replication(Feature):
     def close(self) -> None:
         """Start no task, and stop all senders."""
         self._is_closed = True
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._deadline):
+            if timer is not None:
+                timer.cancel()
         if self._applying is not None:
             self._applying.cancel()
         for each in self._senders.values():

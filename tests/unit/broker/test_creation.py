@@ -4,13 +4,14 @@ import asyncio
 import gc
 import random
 from typing import cast
+from urllib.parse import quote_plus
 
 import pytest
 
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.topics.creation import CreationTurns
 from magnetar.ledger.errors import MetadataUnavailableError
-from magnetar.ledger.metadata.store import MetadataStore
+from magnetar.ledger.metadata.store import MetadataStore, Versioned
 from tests.dictionary_store import DictionaryStore
 from tests.waiting import settle
 
@@ -37,6 +38,10 @@ class SlowStore(DictionaryStore):
 
 def turns_of(store: DictionaryStore) -> CreationTurns:
     return CreationTurns(cast(MetadataStore, store), random.Random(1))
+
+
+def turn_path() -> str:
+    return f"/loadbalance/topic-creations/{quote_plus(NAMESPACE)}"
 
 
 async def test_a_request_that_comes_as_a_turn_ends_waits_for_the_next_one() -> None:
@@ -85,6 +90,57 @@ async def test_a_request_that_ends_before_it_hears_of_its_turn_gives_it_back() -
     await asyncio.wait([request])
     assert request.cancelled()
     assert store.nodes == {}
+
+
+class SlowlyReadStore(DictionaryStore):
+    """A read is answered when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+        self.is_reading = asyncio.Event()
+
+    async def get(self, path: str) -> Versioned:
+        self.is_reading.set()
+        await self.answers.wait()
+        return await super().get(path)
+
+
+@pytest.mark.parametrize("is_failed", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_request_that_is_cancelled_while_it_gives_its_turn_back_does_so_to_the_end(
+    is_failed: bool, times: int
+) -> None:
+    """Its connection was lost. `is_failed`: it was cancelled before, as it took the turn."""
+    store = SlowlyReadStore()
+    turns = turns_of(store)
+    if is_failed:
+        turn = turns.turn(NAMESPACE)
+        store.nodes[turn_path()] = b"another broker"
+        request = asyncio.create_task(turn.__aenter__())
+        await store.is_reading.wait()
+        store.nodes[turn_path()] = turns._value
+        request.cancel()
+        await settle()
+    else:
+
+        async def create() -> None:
+            async with turns.turn(NAMESPACE):
+                pass
+
+        request = asyncio.create_task(create())
+        await store.is_reading.wait()
+    for _ in range(times):
+        request.cancel()
+        await settle()
+    assert turns._locks[NAMESPACE].locked(), "or a later request uses a turn that is about to end"
+    store.answers.set()
+    await asyncio.wait([request])
+    await settle()
+    assert request.cancelled()
+    assert store.nodes == {}
+    async with turns.turn(NAMESPACE):
+        assert len(store.nodes) == 1
 
 
 async def test_a_request_that_ends_while_another_broker_has_the_turn_leaves_it_alone() -> None:

@@ -3,9 +3,11 @@
 Requests that need a position in a topic, or its data, are refused: these topics have neither.
 """
 
+from contextlib import suppress
+
 from fastapi import APIRouter, Response
 
-from magnetar.broker.base.errors import NotAllowedError, TopicConflictError, TopicNotFoundError
+from magnetar.broker.base.errors import TopicConflictError, TopicNotFoundError
 from magnetar.broker.http.bodies import done
 from magnetar.broker.http.context import HttpContext
 from magnetar.broker.http.fan_out import TopicWork, on_each
@@ -74,7 +76,10 @@ class _NonPersistent:
         """Delete a partitioned topic. 412 if one of its partitions is in use and `force` is not
         set."""
         name = await self._named(tenant, namespace, topic)
-        await self._topics.partitioned.get(name)
+        record = await self._topics.partitioned.get(name)
+        if not force and not record.is_deleted:  # An interrupted deletion may still be given up.
+            for index in range(record.partitions):
+                await self._topics.removal.check_unused(name.partition(index))
 
         async def delete_one(partition: TopicName) -> None:
             await self._context.admin.here(partition)
@@ -88,9 +93,11 @@ class _NonPersistent:
             await on_each(
                 self._context.admin, every, delete_one, "DELETE", query, may_be_missing=True
             )
-        except (NotAllowedError, HttpRefusal):
+        except BaseException:
+            # Whatever failed: no data is lost yet, and the mark hides a topic that may be in use.
             if not force:
-                await self._topics.partitioned.mark_deleted(name, is_deleted=False)
+                with suppress(TopicNotFoundError):  # Another request has completed the deletion.
+                    await self._topics.partitioned.mark_deleted(name, is_deleted=False)
             raise
         await forget_partitioned(self._context, name)
         return done()

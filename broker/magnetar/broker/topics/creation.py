@@ -93,6 +93,8 @@ class CreationTurns:
         """Locks by namespace; each exists while a request holds it or waits for it. A released lock
         counts as unlocked even if a waiter is about to get it, so `locked` cannot tell when to
         drop one."""
+        self._ending: set[asyncio.Task[None]] = set()
+        """A request that is cancelled twice no longer waits for its task."""
 
     @asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
@@ -109,10 +111,7 @@ class CreationTurns:
                 try:
                     await self._take(path)
                 except BaseException:
-                    try:
-                        await self._give_back(path)
-                    finally:
-                        lock.release()
+                    await self._end(path, lock)
                     raise
         except (TimeoutError, MetadataError) as error:
             raise BrokerMetadataError(
@@ -121,10 +120,7 @@ class CreationTurns:
         try:
             yield
         finally:
-            try:
-                await self._give_back(path)
-            finally:
-                lock.release()
+            await self._end(path, lock)
 
     async def _take(self, path: str) -> None:
         turn = bytes_cell(self._store, path, ephemeral=True)
@@ -134,7 +130,19 @@ class CreationTurns:
                 return  # It was not given back the last time.
             await asyncio.sleep(_TURN_RETRY_S)
 
-    async def _give_back(self, path: str) -> None:
+    async def _end(self, path: str, lock: asyncio.Lock) -> None:
+        """Give the turn back and release the lock, even if the request is cancelled meanwhile.
+        Otherwise other brokers would wait for the turn until this one's session ends."""
+        ending = asyncio.create_task(self._give_back(path, lock))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await asyncio.wait([ending])
+            raise
+
+    async def _give_back(self, path: str, lock: asyncio.Lock) -> None:
         """End the turn, if it is this broker's: it may have ended with its session, and another
         broker may have the next one. It may also have been taken without an answer."""
         try:
@@ -143,6 +151,8 @@ class CreationTurns:
                 await self._store.delete(path, version=found.version)
         except MetadataError:
             pass  # It ends with its session, or is reused next time.
+        finally:
+            lock.release()
 
 
 class TopicCreation:

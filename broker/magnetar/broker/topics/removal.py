@@ -99,7 +99,8 @@ class TopicRemoval:
         topic = self._table.served.get(name)
         if topic is not None:
             check_members(topic)
-        await self._deletion.check_unused(name)
+        if name.is_persistent:
+            await self._deletion.check_unused(name)
 
     async def _log_gone(self, name: TopicName, check: Check) -> None:
         """Forget a topic whose log is deleted, unless it is part of a scalable topic.

@@ -141,14 +141,16 @@ class Migration:
                 self._say(f"the cut-over is interrupted, and begins again: {_line(error)}")
                 await asyncio.sleep(CUT_OVER_PAUSE_S)
         is_done = is_moved_whole(report)
+        # First, as the disk may be full: a cut-over that is done does not compare again.
+        self._directory.prepare_report(
+            text="".join(f"{each}\n" for each in report.lines()), json_text=report.to_json()
+        )
         if is_done:
             # Before anybody may read a good report and start the clients at the target: a process
             # after a kill must not cut over again, which resets subscriptions that they use.
             self._directory.remove_report()
             self._directory.remember(self._asked.model_copy(update={"is_done": True}))
-        self._directory.write_report(
-            text="".join(f"{each}\n" for each in report.lines()), json_text=report.to_json()
-        )
+        self._directory.show_report()
         await self._end_copies()
         self._directory.cut_over_ended()
         if is_done:

@@ -71,12 +71,16 @@ def _run(asked: Asked, directory: StateDirectory, *, is_cut_over: bool) -> int:
         return 0
     for line in report.lines():
         say(line)
-    if report.differs():
+    _check_same(sum(report.differing.values()), directory)
+    return 0
+
+
+def _check_same(differences: int, directory: StateDirectory) -> None:
+    if differences:
         raise MigrationDiffersError(
-            f"{sum(report.differing.values())} differences between source and target: see "
+            f"{differences} differences between source and target: see "
             f"{directory.path / 'report.txt'}"
         )
-    return 0
 
 
 async def _migrate(asked: Asked, directory: StateDirectory, *, is_cut_over: bool) -> Report | None:
@@ -84,6 +88,7 @@ async def _migrate(asked: Asked, directory: StateDirectory, *, is_cut_over: bool
     latter case.
 
     Raises:
+        MigrationDiffersError: the cut-over was done before, and its report has differences.
         SdkError, DeployError
     """
     source = Side(
@@ -99,15 +104,17 @@ async def _migrate(asked: Asked, directory: StateDirectory, *, is_cut_over: bool
     try:
         migration = Migration(asked, directory, source, target, say)
         if asked.is_done:
+            directory.show_report()
             directory.cut_over_ended()
             await migration.let_go()
             if directory.has_report:
                 say(f"the cut-over is done; its report is {directory.path / 'report.txt'}")
             else:
                 say(
-                    "the cut-over is done, and messages and subscriptions are the same; the "
-                    "command was killed before it wrote the report"
+                    "the cut-over is done, and messages and subscriptions are the same; its report "
+                    f"is no longer in {directory.path}"
                 )
+            _check_same(directory.differences(), directory)
             return None
         directory.remember(asked)
         return await migration.run(is_cut_over=is_cut_over)

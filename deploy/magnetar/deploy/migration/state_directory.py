@@ -5,6 +5,7 @@
     topics/NAME.runs  the position map of one topic or partition, appended
     cut-over          exists while a cut-over is requested
     report.txt, report.json   of the last comparison
+    next-report.txt, next-report.json   the same before they are shown
 
 The position maps may be lost: they are read again from the target. All other files are synced.
 After a power failure, a cut-over that is done must not start over and reset subscriptions that
@@ -33,6 +34,8 @@ FORMAT: Final = 1
 _NAME_MAX: Final = 200
 """Most characters in a file's name; longer names of topics end in a digest."""
 _DIGEST: Final = 32
+_NEXT: Final = "next-"
+"""Prefix of the files of a report that is not shown yet."""
 
 
 class Asked(BaseModel):
@@ -49,6 +52,12 @@ class Asked(BaseModel):
     """Namespaces to move; empty for all."""
     is_done: bool = False
     """Whether the cut-over is done, and nothing differed."""
+
+
+class _Counted(BaseModel):
+    """What the next start needs of report.json."""
+
+    different: dict[str, int]
 
 
 class StateDirectory:
@@ -129,14 +138,26 @@ class StateDirectory:
         """
         self._replace("migration.json", asked.model_dump_json(indent=2) + "\n")
 
-    def write_report(self, *, text: str, json_text: str) -> None:
-        """Write the report of a comparison.
+    def prepare_report(self, *, text: str, json_text: str) -> None:
+        """Store the report of a comparison, but do not show it yet.
 
         Raises:
             DataDirectoryError: it cannot be written.
         """
-        self._replace("report.txt", text)
-        self._replace("report.json", json_text + "\n")
+        self._replace(_NEXT + "report.txt", text)
+        self._replace(_NEXT + "report.json", json_text + "\n")
+
+    def show_report(self) -> None:
+        """Show the stored report. Calling this again completes an interrupted call.
+
+        Raises:
+            DataDirectoryError: it cannot be renamed.
+        """
+        for name in ("report.json", "report.txt"):  # `has_report` looks for the last one.
+            with _writing(self.path / name), suppress(FileNotFoundError):
+                self._disk.rename(str(self.path / f"{_NEXT}{name}"), str(self.path / name))
+        with _writing(self.path):
+            self._disk.sync_directory(str(self.path))
 
     def remove_report(self) -> None:
         """Remove the report of an earlier comparison.
@@ -154,6 +175,23 @@ class StateDirectory:
     def has_report(self) -> bool:
         """Whether there is the report of a comparison."""
         return (self.path / "report.txt").exists()
+
+    def differences(self) -> int:
+        """Return how many differences the shown report counts; 0 if there is none.
+
+        Raises:
+            DataDirectoryError: it cannot be read.
+        """
+        path = self.path / "report.json"
+        try:
+            return sum(_Counted.model_validate_json(path.read_bytes()).different.values())
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValidationError) as error:
+            raise DataDirectoryError(
+                f"{path} cannot be read: {' '.join(str(error).split())[:200]}; read report.txt "
+                "beside it"
+            ) from error
 
     def _replace(self, name: str, text: str) -> None:
         with _writing(self.path / name):

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker.base import naming
-from magnetar.broker.base.errors import BrokerMetadataError, TenantNotFoundError
+from magnetar.broker.base.errors import (
+    BrokerMetadataError,
+    ServiceNotReadyError,
+    TenantNotFoundError,
+)
 from magnetar.broker.cluster.balance.layouts import create_layout
 from magnetar.broker.policies.model import NamespaceRecord
 from magnetar.broker.policies.tenants import Tenants
@@ -182,6 +186,44 @@ async def test_the_interrupted_deletion_of_one_that_keeps_nothing_is_completed(
         followers.remove(_away)
         assert await delete(port, whole) == 204
         assert (await ask(port, "GET", whole)).status == 404
+
+
+async def test_one_that_keeps_nothing_is_still_there_after_its_deletion_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients may never ask for the deletion again."""
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, topics = broker.http_port, broker.services.topics
+        whole = "/admin/v2/non-persistent/public/default/whole/partitions"
+        assert (await ask(port, "PUT", whole, 2)).status == 204
+        with monkeypatch.context() as patched:
+            patched.setattr(topics.removal, "delete", _lost)
+            assert await delete(port, whole) == 503
+        assert (await ask(port, "GET", whole)).json == {"partitions": 2, "deleted": False}
+
+
+async def _lost(*_: object, **__: object) -> None:
+    raise ServiceNotReadyError("the lease was lost")
+
+
+async def test_one_that_keeps_nothing_is_not_marked_while_it_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clients would find it gone for a moment."""
+    async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
+        port, partitioned = broker.http_port, broker.services.topics.partitioned
+        whole = "/admin/v2/non-persistent/public/default/whole/partitions"
+        assert (await ask(port, "PUT", whole, 2)).status == 204
+        client = await WireClient.open(broker.port)
+        await client.produce("non-persistent://public/default/whole-partition-1")
+        with monkeypatch.context() as patched:
+            patched.setattr(partitioned, "mark_deleted", None)
+            assert await delete(port, whole) == 412
+        # An interrupted deletion left its mark: a repeated one takes it back.
+        await partitioned.mark_deleted(parse_topic_name("non-persistent://public/default/whole"))
+        assert await delete(port, whole) == 412
+        assert (await ask(port, "GET", whole)).json == {"partitions": 2, "deleted": False}
+        await client.close()
 
 
 async def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None:

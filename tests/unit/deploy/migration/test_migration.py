@@ -1,14 +1,19 @@
+import errno
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from magnetar.deploy.errors import DataDirectoryError, MigrationDiffersError
 from magnetar.deploy.migration import migration, running
 from magnetar.deploy.migration.migration import Migration
 from magnetar.deploy.migration.sides import Side, subscription_path
 from magnetar.deploy.migration.state_directory import Asked, StateDirectory
 from magnetar.deploy.migration.subscriptions import HOLD
+from magnetar.ledger.system import SystemDisk
 from magnetar.sdk.wire import TopicName
 
 ASKED = Asked(source="a", source_admin="a", target="b", target_admin="b")
@@ -104,7 +109,10 @@ def _kill(*_: object, **__: object) -> None:
     raise _KilledError
 
 
-@pytest.mark.parametrize("step", ["remember", "write_report", "cut_over_ended", "topics"])
+@pytest.mark.parametrize(
+    "step",
+    ["prepare_report", "remove_report", "remember", "show_report", "cut_over_ended", "topics"],
+)
 @pytest.mark.parametrize("is_repeated", [False, True])
 async def test_a_kill_after_a_good_report_never_has_the_cut_over_begin_anew(
     directory: StateDirectory, monkeypatch: pytest.MonkeyPatch, step: str, is_repeated: bool
@@ -112,24 +120,88 @@ async def test_a_kill_after_a_good_report_never_has_the_cut_over_begin_anew(
     """Clients use the target by then. `step`: the first of the last steps that does not happen."""
     directory.remember(ASKED)
     if is_repeated:  # An earlier comparison found differences.
-        directory.write_report(text="1 difference\n", json_text="{}")
+        directory.prepare_report(text="1 difference\n", json_text='{"different": {"messages": 1}}')
+        directory.show_report()
     source, target = Cluster("east"), Cluster("west")
+    target.answers["tenants/public"] = {"allowedClusters": ["west"]}
     with monkeypatch.context() as patched:
         patched.setattr(directory, step, _kill)
         with pytest.raises(_KilledError):
             await migration_of(directory, source, target).run(is_cut_over=True)
     asked = directory.asked()
     assert asked is not None
-    if step == "remember":
-        assert (asked.is_done, directory.has_report) == (False, False), "it may begin anew"
+    if step in ("prepare_report", "remove_report", "remember"):
+        is_old = is_repeated and step != "remember"
+        assert (asked.is_done, directory.has_report) == (False, is_old), "it may begin anew"
         assert directory.is_cut_over_asked, "and does so by itself"
         return
     assert asked.is_done
-    assert directory.has_report == (step != "write_report")
+    assert directory.has_report == (step != "show_report")
     sides = iter((Cluster("east"), Cluster("west", TOPIC)))
     monkeypatch.setattr(running, "Side", lambda *_: next(sides))
     assert await running._migrate(asked, directory, is_cut_over=False) is None
     assert not directory.is_cut_over_asked
+    assert (directory.path / "report.txt").read_text().endswith("source and target do not differ\n")
+    assert json.loads((directory.path / "report.json").read_bytes())["different"] == {}
+
+
+class _CutDisk(SystemDisk):
+    """Ends at one of its steps, by a kill or because it is full."""
+
+    def __init__(self, steps: int, error: BaseException) -> None:
+        self._left = steps
+        self._error = error
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise self._error
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self._step()
+        super().replace_file(path, data)
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        self._step()
+        super().sync_directory(path)
+
+
+@pytest.mark.parametrize("error", [_KilledError(), OSError(errno.ENOSPC, "full")])
+async def test_differences_are_told_by_the_next_start_wherever_the_last_one_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """A policy differs, which does not keep a cut-over from being done. A cut-over that is not done
+    compares again."""
+    done = 0
+    for steps in range(2, 12):  # The first step stores the request.
+        directory = StateDirectory(tmp_path / f"{steps}", _CutDisk(steps, error))
+        source, target = Cluster("east"), Cluster("west")
+        source.answers["tenants/public"] = {"adminRoles": ["only-here"]}
+        target.answers["tenants/public"] = {"allowedClusters": ["west"]}
+        found = Migration(ASKED, directory, cast(Side, source), cast(Side, target), lambda _: None)
+        (directory.path / "topics").mkdir(parents=True)
+        StateDirectory(directory.path).remember(ASKED)
+        with suppress(_KilledError, DataDirectoryError):
+            await found.run(is_cut_over=True)
+        directory = StateDirectory(directory.path)
+        asked = directory.asked()
+        assert asked is not None
+        if not asked.is_done:
+            assert not directory.has_report
+            assert directory.is_cut_over_asked
+            continue
+        done += 1
+        sides = iter((Cluster("east"), Cluster("west")))
+        monkeypatch.setattr(running, "Side", lambda *_, sides=sides: next(sides))
+        with pytest.raises(MigrationDiffersError, match="1 differences"):
+            await running._migrate(asked, directory, is_cut_over=False)
+        assert "only-here" in (directory.path / "report.txt").read_text()
+        assert not list(directory.path.glob("next-*"))
+    assert 3 < done < 9
 
 
 async def test_the_copies_end_after_the_cut_over_is_recorded_as_done(

@@ -152,7 +152,8 @@ class _FullDisk(SystemDisk):
     "write",
     [
         lambda directory: directory.remember(Asked.model_validate(GIVEN)),
-        lambda directory: directory.write_report(text="", json_text=""),
+        lambda directory: directory.prepare_report(text="", json_text=""),
+        lambda directory: directory.show_report(),
         lambda directory: directory.ask_to_cut_over(),
         lambda directory: directory.cut_over_ended(),
     ],

@@ -111,7 +111,7 @@ class SlowlyReadStore(DictionaryStore):
 async def test_a_request_that_is_cancelled_while_it_gives_its_turn_back_does_so_to_the_end(
     is_failed: bool, times: int
 ) -> None:
-    """Its connection was lost. `is_failed`: it was cancelled before, as it took the turn."""
+    """The connection of the request was lost. `is_failed`: also while it took the turn."""
     store = SlowlyReadStore()
     turns = turns_of(store)
     if is_failed:

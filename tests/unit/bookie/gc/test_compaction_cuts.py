@@ -42,9 +42,9 @@ class CutDisk(SystemDisk):
         self.on_step("after remove")
 
     def replace_file(self, path: str, data: bytes) -> None:
-        self.on_step("before the record")
+        self.on_step(f"before {Path(path).name}")
         super().replace_file(path, data)
-        self.on_step("after the record")
+        self.on_step(f"after {Path(path).name}")
 
 
 async def test_b09_a_crash_at_any_step_loses_nothing(tmp_path: Path, engine: EngineKind) -> None:
@@ -136,7 +136,7 @@ async def test_a_start_on_a_full_disk_serves_what_a_compaction_left_and_gc_finis
     cut = tmp_path / "cut"
 
     def copy(what: str) -> None:
-        if what == "after the record" and not cut.exists():
+        if what.startswith("after ") and what.endswith(RECORD_SUFFIX) and not cut.exists():
             copy_as_after_a_crash(tmp_path / "live", cut)
 
     async with Store(tmp_path / "live", engine, disk) as store:

@@ -191,7 +191,7 @@ async def test_the_interrupted_deletion_of_one_that_keeps_nothing_is_completed(
 async def test_one_that_keeps_nothing_is_still_there_after_its_deletion_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its clients may never ask for the deletion again."""
+    """Nobody may ever repeat the deletion, so the topic must not stay hidden."""
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, topics = broker.http_port, broker.services.topics
         whole = "/admin/v2/non-persistent/public/default/whole/partitions"
@@ -209,7 +209,7 @@ async def _lost(*_: object, **__: object) -> None:
 async def test_one_that_keeps_nothing_is_not_marked_while_it_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its clients would find it gone for a moment."""
+    """Clients that reconnect during the refused deletion must find the topic."""
     async with cluster_of(1, tmp_path) as cluster, broker_on(cluster) as broker:
         port, partitioned = broker.http_port, broker.services.topics.partitioned
         whole = "/admin/v2/non-persistent/public/default/whole/partitions"

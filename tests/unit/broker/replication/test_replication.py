@@ -213,7 +213,7 @@ async def test_publishes_are_held_no_longer_than_a_load_may_take() -> None:
 
 
 async def test_a_closed_topic_releases_no_publishes() -> None:
-    """Its line is closed by then, or about to be."""
+    """The publish line is closed by then, or about to be."""
     world = World("east", topic_load_timeout_ms=1)
     await world.open()
     world.is_stuck = True

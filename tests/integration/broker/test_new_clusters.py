@@ -1,4 +1,4 @@
-"""What is published right after a cluster came into the list of a topic, on real bookies."""
+"""Messages published right after a topic was given another cluster to copy to; real bookies."""
 
 import asyncio
 from collections.abc import AsyncIterator

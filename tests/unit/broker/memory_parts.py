@@ -411,7 +411,7 @@ class MemoryTopics:
         )
 
     def unload(self) -> None:
-        """As after a crash: the next request loads a topic again."""
+        """Drop all topics as a crash would: the next request loads a topic again."""
         self._topics.clear()
 
     def apply_policies(self) -> None:

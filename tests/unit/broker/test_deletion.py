@@ -77,7 +77,7 @@ class Paused:
 
 
 class Broker:
-    """What one broker deletes a topic with."""
+    """The parts of one broker that delete a topic."""
 
     def __init__(self, store: MetadataStore, ledgers: Ledgers) -> None:
         self._policies = PolicyRegistry(store, BrokerSettings())

@@ -22,7 +22,7 @@ WRITE_FAILED = LedgerWriteError("2 of 3 failed")
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What fails during one step."""
+    """Failures of the metadata store and of ledgers during one step."""
 
     name: str
     store: tuple[tuple[str, LedgerError, bool], ...] = ()

@@ -55,7 +55,7 @@ class Asked(BaseModel):
 
 
 class _Counted(BaseModel):
-    """What the next start needs of report.json."""
+    """The fields of report.json that the next start reads."""
 
     different: dict[str, int]
 

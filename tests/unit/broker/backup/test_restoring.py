@@ -1,4 +1,4 @@
-"""What a restore checks while others change the backup (`restoring.py`)."""
+"""A restore checks that nobody has deleted its backup meanwhile (`restoring.py`)."""
 
 from pathlib import Path
 from random import Random

@@ -121,7 +121,7 @@ async def test_a_body_has_a_bound() -> None:
 
 
 async def _through(app: Application, received: list[Message]) -> list[Message]:
-    """What the page gets of an application that answers itself."""
+    """Return what the page receives from an application that answers itself."""
     said: list[Message] = []
 
     async def receive() -> Message:

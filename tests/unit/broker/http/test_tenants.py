@@ -1,4 +1,4 @@
-"""What the body of a new namespace says about bundles."""
+"""The bundles in the body of a request for a new namespace."""
 
 from typing import Any
 

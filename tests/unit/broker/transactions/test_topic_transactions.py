@@ -244,7 +244,7 @@ async def test_a_subscription_that_is_being_deleted_takes_no_acknowledgements() 
 async def test_a_transaction_whose_marker_was_trimmed_hides_nothing_from_the_next_owner(
     commits: bool,
 ) -> None:
-    """As an owner leaves it that trims without a snapshot: the last one has it open."""
+    """The last snapshot has the transaction open, as an owner without `before_trim` left it."""
     owners = Owners()
     topic = await owners.load()
     owners.publish(topic, ONE)

@@ -1,4 +1,4 @@
-"""What consumer and reader sessions count, acknowledge, and find in time, without a broker."""
+"""Consumer and reader sessions without a broker: counts, acknowledgements, positions by time."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -23,6 +23,9 @@ EXIT_S = 120.0
 RECEIVE_MS = 30_000
 BULK = 10_000
 """Number of messages of the largest topic."""
+ODD_NAME = "a:b/c ü+d%3A"
+"""A subscription whose name is encoded differently in paths, in the metadata store and in the
+internal statistics of a Pulsar."""
 
 
 class Cluster(HasHttp, Protocol):
@@ -186,6 +189,7 @@ def fill(content: Content) -> None:
     content.consume("plain", "half", pulsar.ConsumerType.Exclusive, 300, lambda n: n < 150)
     content.consume("plain", "holes", pulsar.ConsumerType.Shared, 300, lambda n: n % 3 == 0)
     content.consume("plain", "done", pulsar.ConsumerType.Exclusive, 300, lambda _: True)
+    content.consume("plain", ODD_NAME, pulsar.ConsumerType.Exclusive, 300, lambda n: n < 100)
     content.publish("keyed", payloads, batching_enabled=False)
     content.consume("keyed", "holes", pulsar.ConsumerType.KeyShared, 300, lambda n: n % 5 > 1)
     call(source, "PUT", f"{topic_path(topic('parts'))}/partitions", 3, expect=204)

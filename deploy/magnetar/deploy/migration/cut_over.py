@@ -24,7 +24,7 @@ from magnetar.deploy.migration.moving_subscriptions import (
     compare_subscription,
     set_at_target,
     state_at_source,
-    subscriptions_at,
+    subscriptions_to_move,
 )
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.schema_copies import SchemaCopies, comparable, versions_at
@@ -144,7 +144,7 @@ class CutOver:
         names: set[str] = set()
         for part in parts:
             await self._compare_messages(part, report)
-            for name, told in (await subscriptions_at(self._source, part.topic)).items():
+            for name, told in (await subscriptions_to_move(self._source, part.topic)).items():
                 names.add(name)
                 state = await state_at_source(self._source, part, told, keeps_parts=keeps_parts)
                 wanted = moved(state, part.copied)

@@ -3,6 +3,7 @@ from typing import Any, cast
 
 import pytest
 
+from magnetar.deploy.errors import BrokerUnreachableError
 from magnetar.deploy.migration import cut_over
 from magnetar.deploy.migration.creating import Inventory
 from magnetar.deploy.migration.cut_over import CutOver, is_moved_whole
@@ -28,20 +29,30 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 class Cluster:
     """A cluster with one topic of one entry, over HTTP."""
 
+    what = "source"
+
     def __init__(self) -> None:
         self.producers: list[str] = []
         self.left = 0
         """Entries that are not copied."""
+        self.subscriptions: dict[str, Any] = {}
+        """Statistics of applications' subscriptions, by name."""
+        self.missing = ""
+        """End of the path of the next request that is answered as if the topic did not exist."""
         self.on_ask: Callable[[str], None] = lambda _: None
         """Called with the path of each request, before it is answered."""
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
         self.on_ask(path)
+        if self.missing and path.endswith(self.missing):
+            self.missing = ""
+            return None
         if path.endswith("/internalStats"):
             return {"numberOfEntries": 1}
         if path.endswith("/stats"):
             publishers = [{"producerName": each} for each in self.producers]
-            return {"publishers": publishers, "subscriptions": {HOLD: {"msgBacklog": self.left}}}
+            subscriptions = {HOLD: {"msgBacklog": self.left}, **self.subscriptions}
+            return {"publishers": publishers, "subscriptions": subscriptions}
         return None
 
     async def settings(self) -> Mapping[str, str]:
@@ -135,3 +146,15 @@ async def test_an_entry_that_comes_before_the_comparison_ends_keeps_messages_hel
     assert [(each.kind, each.name) for each in report.differences] == [
         ("messages", f"{TOPIC} left")
     ]
+
+
+@pytest.mark.parametrize("missing", ["", "/stats"])
+async def test_a_subscription_that_the_source_does_not_tell_whole_is_not_left_behind(
+    missing: str,
+) -> None:
+    """Without a cursor in the internal statistics, or without the topic in the statistics."""
+    scene = Scene()
+    scene.source.subscriptions["s"] = {"msgBacklog": 1}
+    scene.schemas.on_copy = lambda: setattr(scene.source, "missing", missing)
+    with pytest.raises(BrokerUnreachableError):  # the cut-over begins again
+        await scene.run()

@@ -19,7 +19,12 @@ from magnetar.deploy.migration.selection import (
     plain_topics,
     tenant_body,
 )
-from magnetar.deploy.migration.sides import Side, is_refusal, subscription_path
+from magnetar.deploy.migration.sides import (
+    Side,
+    is_refusal,
+    is_unsupported,
+    subscription_path,
+)
 from magnetar.deploy.migration.subscriptions import EARLIEST_BODY, HOLD
 from magnetar.sdk.wire import TopicName
 
@@ -78,17 +83,18 @@ async def _topics(source: Side, domain: str, namespace: str, notes: list[str]) -
         names = await source.get(f"{domain}/{namespace}") or ()
         plain, refused = plain_topics(names, partitioned)
         notes += refused
-        plans += [TopicPlan(name, 0, await _properties(source, name)) for name in plain]
+        plans += [TopicPlan(name, 0, await _properties(source, name, notes)) for name in plain]
     return plans
 
 
-async def _properties(source: Side, name: TopicName) -> dict[str, str]:
+async def _properties(source: Side, name: TopicName, notes: list[str]) -> dict[str, str]:
     try:
         return dict(await source.get(f"{topic_path(name)}/properties") or {})
     except RequestRefusedError as error:
-        if is_refusal(error, 400, 405, 412):
-            return {}  # a release that has none
-        raise
+        if not is_unsupported(error, 400, 405, 412):
+            raise
+        notes.append(f"topic {name}: its properties are not moved: {error}")
+        return {}
 
 
 async def create_all(target: Side, found: Inventory, clusters: Clusters) -> list[str]:

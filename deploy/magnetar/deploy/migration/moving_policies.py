@@ -24,7 +24,7 @@ from magnetar.deploy.migration.policies import (
 )
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.selection import Clusters, TopicPlan, tenant_body
-from magnetar.deploy.migration.sides import Side, is_refusal
+from magnetar.deploy.migration.sides import Side, is_refusal, is_unsupported
 
 _OFF: Final = 405
 """HTTP status of a cluster whose topic policies are switched off."""
@@ -39,6 +39,8 @@ class PolicyMove:
         self._target = target
         self._clusters = clusters
         self._report = report
+        self._refused: set[str] = set()
+        """Policies that the source refuses to show, of which the report has a note each."""
 
     async def move(self, found: Inventory) -> None:
         """Set and compare everything but messages, topics, schemas and subscriptions.
@@ -190,9 +192,15 @@ class PolicyMove:
         try:
             return await self._source.get(path)
         except RequestRefusedError as error:
-            if is_refusal(error, 400, 412):
-                return None  # a release that has no such policy
-            raise
+            if not is_unsupported(error, 400, 412):
+                raise
+            policy = path.rpartition("/")[2]
+            if policy not in self._refused:
+                self._refused.add(policy)
+                self._report.notes.append(
+                    f"{policy} of topics is not moved, the source refuses it: {error}"
+                )
+            return None
 
 
 def _reading(path: str, setting: Setting) -> str:

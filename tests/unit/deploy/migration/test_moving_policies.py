@@ -24,10 +24,11 @@ class Cluster:
         self.policies: dict[str, Any] = {}
         self.refused: dict[str, int] = {}
         """Statuses of refusals, by path."""
+        self.reason = "refused"
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
         if path in self.refused:
-            raise RequestRefusedError("refused", self.refused[path])
+            raise RequestRefusedError(self.reason, self.refused[path])
         return self.policies.get(path)
 
     async def ask(
@@ -36,10 +37,10 @@ class Cluster:
         self.policies[path] = body
 
 
-async def move(source: Cluster, target: Cluster) -> Report:
+async def move(source: Cluster, target: Cluster, *plans: TopicPlan) -> Report:
     report = Report()
     mover = PolicyMove(cast(Side, source), cast(Side, target), CLUSTERS, report)
-    await mover.move(Inventory(topics=[TopicPlan(TOPIC)]))
+    await mover.move(Inventory(topics=list(plans) or [TopicPlan(TOPIC)]))
     return report
 
 
@@ -52,11 +53,29 @@ async def test_the_policies_of_a_topic_are_set_at_the_target() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 412])
-async def test_a_policy_that_the_source_does_not_know_is_passed_over(status: int) -> None:
+async def test_a_policy_that_the_source_does_not_know_is_a_note(status: int) -> None:
+    """One for each policy, however many topics there are."""
     source, target = Cluster(), Cluster()
-    source.refused[MAX_PRODUCERS] = status
-    assert not (await move(source, target)).differs()
+    other = TopicPlan(TopicName.parse("u"))
+    source.refused[MAX_PRODUCERS] = source.refused[MAX_PRODUCERS.replace("/t/", "/u/")] = status
+    report = await move(source, target, TopicPlan(TOPIC), other)
+    assert not report.differs()
     assert target.policies == {}
+    assert report.notes == ["maxProducers of topics is not moved, the source refuses it: refused"]
+
+
+@pytest.mark.parametrize(
+    "reason", ["Failed to find ownership for topic:t", "Can't find owner for topic t"]
+)
+async def test_a_policy_of_a_topic_without_an_owner_is_not_taken_for_one_that_is_not_set(
+    reason: str,
+) -> None:
+    """Pulsar answers 412 while no broker has the topic."""
+    source = Cluster()
+    source.refused[MAX_PRODUCERS] = 412
+    source.reason = reason
+    with pytest.raises(BrokerUnreachableError):  # the cut-over begins again
+        await move(source, Cluster())
 
 
 @pytest.mark.parametrize("status", [401, 403, 500, 503])

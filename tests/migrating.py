@@ -182,7 +182,8 @@ def fill(content: Content) -> None:
     source = content.source
     admin_roles = {"adminRoles": ["boss"], "allowedClusters": admin(source, "GET", "clusters")}
     call(source, "PUT", f"tenants/{TENANT}", admin_roles, expect=204)
-    call(source, "PUT", f"namespaces/{NAMESPACE}", {"bundles": {"numBundles": 8}}, expect=204)
+    record = {"bundles": {"numBundles": 8}, "properties": {"stage": "test"}}
+    call(source, "PUT", f"namespaces/{NAMESPACE}", record, expect=204)
     policies(source)
     payloads = [b"m%d" % n for n in range(300)]
     content.publish("plain", payloads, batching_enabled=False)
@@ -366,6 +367,7 @@ def judge_policies(target: Cluster) -> None:
     assert found["schema_compatibility_strategy"] == "BACKWARD"
     assert found["auth_policies"]["namespace_auth"] == {"clerk": ["consume"]}
     assert found["bundles"]["numBundles"] == 8
+    assert found["properties"] == {"stage": "test"}
     assert found["backlog_quota_map"]["destination_storage"]["limitSize"] == 50 << 20
     assert admin(target, "GET", f"{topic_path(topic('plain'))}/maxProducers") == 9
     assert admin(target, "GET", f"{topic_path(topic('plain'))}/properties") == {"owner": "sales"}

@@ -1,4 +1,4 @@
-"""Policies and permissions: set at the target in the last step, and compared.
+"""Policies, permissions and properties: set at the target in the last step, and compared.
 
 A policy that the target refuses or does not know stops nothing: it is reported in one line, and
 counts as a difference.
@@ -11,6 +11,7 @@ from urllib.parse import quote
 from magnetar.deploy.admin_client import RequestRefusedError, topic_path
 from magnetar.deploy.migration.creating import Inventory
 from magnetar.deploy.migration.policies import (
+    PROPERTIES,
     QUOTAS,
     TOPIC_ONLY_AT_SOURCE,
     TOPIC_POLICIES,
@@ -19,6 +20,7 @@ from magnetar.deploy.migration.policies import (
     comparable,
     namespace_plan,
     permissions_in,
+    properties_setting,
     quota_settings,
     topic_setting,
 )
@@ -52,6 +54,8 @@ class PolicyMove:
             await self._compare_tenant(tenant, info)
         for namespace, document in found.namespaces.items():
             await self._move_namespace(namespace, document)
+        for plan in found.topics:
+            await self._move_properties(plan)
         for plan in found.topics:
             if plan.name.is_persistent and not await self._move_topic(plan):
                 self._report.notes.append("the source has policies of topics switched off")
@@ -90,6 +94,12 @@ class PolicyMove:
                 others.get(name),
                 refused.get(name, ""),
             )
+        self._compare_properties(
+            namespace,
+            document.get(PROPERTIES) or {},
+            there.get(PROPERTIES) or {},
+            refused.get(PROPERTIES, ""),
+        )
         self._compare_permissions(namespace, permissions, permissions_in(there))
 
     def _compare_permissions(self, namespace: str, one: Permissions, other: Permissions) -> None:
@@ -104,6 +114,12 @@ class PolicyMove:
                     "permission", f"{namespace} {kind} {name}", ones.get(name), others.get(name)
                 )
 
+    def _compare_properties(
+        self, name: str, one: Mapping[str, str], other: Mapping[str, str], detail: str
+    ) -> None:
+        # Not as policies are compared: an empty text is a value.
+        self._report.compare(PROPERTIES, name, dict(one), dict(other), detail, same=one == other)
+
     async def _set(self, base: str, settings: Iterable[Setting]) -> dict[str, str]:
         """Set policies; return the target's reasons for refusing some, by name."""
         refused = {}
@@ -115,6 +131,24 @@ class PolicyMove:
         return refused
 
     # Topics
+
+    async def _move_properties(self, plan: TopicPlan) -> None:
+        """Set the properties of a topic, which may have changed since it was created, and compare
+        them."""
+        path = topic_path(plan.name)
+        refusal = ""
+        there = await self._properties_there(path, plan)
+        if plan.properties and there != plan.properties:
+            refused = await self._set(path, [properties_setting(plan.properties)])
+            refusal = refused.get(PROPERTIES, "")
+            there = await self._properties_there(path, plan)
+        self._compare_properties(str(plan.name), plan.properties, there, refusal)
+
+    async def _properties_there(self, path: str, plan: TopicPlan) -> dict[str, str]:
+        if not plan.partitions:
+            return dict(await self._target.get(f"{path}/{PROPERTIES}") or {})
+        shown = await self._target.get(f"{path}/partitions") or {}
+        return dict(shown.get(PROPERTIES) or {})
 
     async def _move_topic(self, plan: TopicPlan) -> bool:
         """Set the policies of one topic; return whether the source has topic policies at all."""

@@ -20,6 +20,9 @@ DURING: Final = "ALWAYS_COMPATIBLE"
 """Schema compatibility in namespaces of the target until the cut-over: the source has accepted the
 schemas already, perhaps under other rules."""
 
+PROPERTIES: Final = "properties"
+"""Key, path and kind of difference of the properties of namespaces and topics."""
+
 COMPATIBILITY_PATH: Final = "schemaCompatibilityStrategy"
 _COMPATIBILITY: Final = "schema_compatibility_strategy"
 _BY_KEY: Final[Mapping[str, Policy]] = {
@@ -33,7 +36,7 @@ _OTHERS: Final = frozenset(
         "bundles",
         "backlog_quota_map",
         "deleted",
-        "properties",
+        PROPERTIES,
         "clusterDispatchRate",  # former name of topicDispatchRate
         "latency_stats_sample_rate",
         "policies_update_count",
@@ -120,6 +123,8 @@ def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPla
         if policy.note:
             notes.append(f"policy {key} has no effect at the target: {policy.note}")
     settings.append(compatibility_setting(document))
+    if document.get(PROPERTIES):
+        settings.append(properties_setting(document[PROPERTIES]))
     settings += quota_settings(document.get("backlog_quota_map"))
     for key, path in (
         ("replication_clusters", "replication"),
@@ -144,6 +149,12 @@ def compatibility_setting(document: Mapping[str, Any]) -> Setting:
     `DURING`."""
     value = document.get(_COMPATIBILITY) or UNSET[_COMPATIBILITY]
     return Setting(_COMPATIBILITY, "PUT", COMPATIBILITY_PATH, value)
+
+
+def properties_setting(properties: Mapping[str, str]) -> Setting:
+    """Return the setting that adds properties to those of a namespace or topic, or replaces
+    them."""
+    return Setting(PROPERTIES, "PUT", PROPERTIES, dict(properties))
 
 
 def is_set(key: str, value: Any) -> bool:

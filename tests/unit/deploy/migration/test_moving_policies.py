@@ -14,6 +14,9 @@ from magnetar.sdk.wire import TopicName
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 MAX_PRODUCERS = "persistent/public/default/t/maxProducers"
+PROPERTIES = "persistent/public/default/t/properties"
+PARTITIONS = "persistent/public/default/t/partitions"
+NAMESPACE = "namespaces/public/default"
 CLUSTERS = Clusters("east", "west", frozenset({"west"}))
 
 
@@ -34,6 +37,13 @@ class Cluster:
     async def ask(
         self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None
     ) -> None:
+        if path in self.refused:
+            raise RequestRefusedError(self.reason, self.refused[path])
+        if method == "PUT" and path.endswith("/properties"):
+            body = self.policies.get(path, {}) | body
+            whole = self.policies.get(path.replace("/properties", "/partitions"))
+            if whole is not None:
+                whole["properties"] = body
         self.policies[path] = body
 
 
@@ -93,3 +103,54 @@ async def test_switched_off_policies_of_topics_are_a_note() -> None:
     source.refused[MAX_PRODUCERS] = 405
     report = await move(source, Cluster())
     assert report.notes == ["the source has policies of topics switched off"]
+
+
+async def test_properties_that_changed_at_the_source_meanwhile_are_set_at_the_target() -> None:
+    target = Cluster()
+    target.policies[PROPERTIES] = {"owner": "sales", "kept": "yes"}
+    wanted = {"owner": "billing", "kept": "yes", "new": ""}
+    report = await move(Cluster(), target, TopicPlan(TOPIC, 0, wanted))
+    assert target.policies[PROPERTIES] == wanted
+    assert (report.counts["properties"], report.differs()) == (1, False)
+
+
+async def test_the_properties_of_a_partitioned_topic_are_set_and_compared() -> None:
+    target = Cluster()
+    target.policies[PARTITIONS] = {"partitions": 2}
+    report = await move(Cluster(), target, TopicPlan(TOPIC, 2, {"owner": "sales"}))
+    assert target.policies[PARTITIONS]["properties"] == {"owner": "sales"}
+    assert not report.differs()
+
+
+async def test_properties_that_only_the_target_has_are_a_difference() -> None:
+    target = Cluster()
+    target.policies[PROPERTIES] = {"owner": "sales"}
+    (found,) = (await move(Cluster(), target)).differences
+    assert (found.kind, found.name) == ("properties", str(TOPIC))
+    assert (found.source, found.target) == ({}, {"owner": "sales"})
+
+
+async def test_properties_that_the_target_refuses_are_a_difference() -> None:
+    target = Cluster()
+    target.reason = "no such path"
+    topic = TopicName.parse("non-persistent://public/default/t")
+    target.refused = {f"non-{PROPERTIES}": 404}
+    plan = TopicPlan(topic, 2, {"owner": "sales"})
+    (found,) = (await move(Cluster(), target, plan)).differences
+    assert (found.kind, found.detail) == ("properties", "no such path")
+
+
+async def test_the_properties_of_a_namespace_are_set_and_compared() -> None:
+    """It may have existed at the target, or they have changed at the source meanwhile."""
+    target, report = Cluster(), Report()
+    target.policies[NAMESPACE] = {"properties": {"only": "there"}}
+    mover = PolicyMove(cast(Side, Cluster()), cast(Side, target), CLUSTERS, report)
+    document = {"properties": {"owner": "sales"}}
+    await mover.move(Inventory(namespaces={"public/default": document}))
+    assert target.policies[f"{NAMESPACE}/properties"] == {"owner": "sales"}
+    (found,) = report.differences
+    assert (found.kind, found.name, found.target) == (
+        "properties",
+        "public/default",
+        {"only": "there"},
+    )

@@ -107,10 +107,7 @@ async def create_all(target: Side, found: Inventory, clusters: Clusters) -> list
     notes: list[str] = []
     for tenant, info in found.tenants.items():
         body, unknown = tenant_body(info, clusters)
-        notes += [
-            f"tenant {tenant}: cluster {each} is left out: the target does not know it"
-            for each in unknown
-        ]
+        notes += [clusters.left_out_note(f"tenant {tenant}", each) for each in unknown]
         await target.create(f"tenants/{tenant}", body)
     for namespace, document in found.namespaces.items():
         await _create_namespace(target, namespace, document)

@@ -13,10 +13,12 @@ from magnetar.deploy.migration.creating import Inventory
 from magnetar.deploy.migration.policies import (
     PROPERTIES,
     QUOTAS,
+    REPLICATION,
     TOPIC_ONLY_AT_SOURCE,
     TOPIC_POLICIES,
     Permissions,
     Setting,
+    cluster_lists,
     comparable,
     namespace_plan,
     permissions_in,
@@ -27,6 +29,7 @@ from magnetar.deploy.migration.policies import (
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.selection import Clusters, TopicPlan, tenant_body
 from magnetar.deploy.migration.sides import Side, is_refusal, is_unsupported
+from magnetar.sdk.wire import TopicName
 
 _OFF: Final = 405
 """HTTP status of a cluster whose topic policies are switched off."""
@@ -94,6 +97,15 @@ class PolicyMove:
                 others.get(name),
                 refused.get(name, ""),
             )
+        lists = cluster_lists(there, clusters.target)
+        for name, wanted in plan.clusters.items():
+            report.compare(
+                "policy",
+                f"{namespace} {name}",
+                list(wanted),
+                list(lists[name]),
+                refused.get(name, ""),
+            )
         self._compare_properties(
             namespace,
             document.get(PROPERTIES) or {},
@@ -154,7 +166,7 @@ class PolicyMove:
         """Set the policies of one topic; return whether the source has topic policies at all."""
         path = topic_path(plan.name)
         try:
-            wanted = await self._of_topic(path)
+            wanted = await self._of_topic(plan.name, path)
         except RequestRefusedError as error:
             if is_refusal(error, _OFF):
                 return False
@@ -181,13 +193,16 @@ class PolicyMove:
                 )
         return True
 
-    async def _of_topic(self, path: str) -> dict[str, Setting]:
+    async def _of_topic(self, topic: TopicName, path: str) -> dict[str, Setting]:
         """Return the policies that a topic has at the source, by name."""
         found: dict[str, Setting] = {}
         for policy in TOPIC_POLICIES:
-            setting = topic_setting(
-                policy, await self._optional(f"{path}/{policy.topic}"), self._clusters
-            )
+            value = await self._optional(f"{path}/{policy.topic}")
+            setting = topic_setting(policy, value, self._clusters)
+            if policy.topic == REPLICATION:
+                what = f"{topic} {REPLICATION}"
+                _, missing = self._clusters.names(value or ())
+                self._report.notes += [self._clusters.left_out_note(what, each) for each in missing]
             if setting is not None:
                 found[policy.topic] = setting
         for quota in quota_settings(await self._optional(f"{path}/{QUOTAS}")):

@@ -124,6 +124,15 @@ class Clusters:
             (found if here in self.known else unknown).append(here)
         return list(dict.fromkeys(found)), unknown
 
+    @staticmethod
+    def left_out_note(what: str, cluster: str) -> str:
+        """Return the line about a cluster that the target does not know.
+
+        Args:
+            what: the list of clusters.
+        """
+        return f"{what}: cluster {cluster} is left out: the target does not know it"
+
 
 def tenant_body(
     info: Mapping[str, Any], clusters: Clusters

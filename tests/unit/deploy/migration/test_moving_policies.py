@@ -17,7 +17,8 @@ MAX_PRODUCERS = "persistent/public/default/t/maxProducers"
 PROPERTIES = "persistent/public/default/t/properties"
 PARTITIONS = "persistent/public/default/t/partitions"
 NAMESPACE = "namespaces/public/default"
-CLUSTERS = Clusters("east", "west", frozenset({"west"}))
+REPLICATION = "persistent/public/default/t/replication"
+CLUSTERS = Clusters("east", "west", frozenset({"west", "south"}))
 
 
 class Cluster:
@@ -154,3 +155,53 @@ async def test_the_properties_of_a_namespace_are_set_and_compared() -> None:
         "public/default",
         {"only": "there"},
     )
+
+
+async def move_clusters(target: Cluster, **document: list[str]) -> Report:
+    """Move a namespace with lists of clusters."""
+    report = Report()
+    mover = PolicyMove(cast(Side, Cluster()), cast(Side, target), CLUSTERS, report)
+    await mover.move(Inventory(namespaces={"public/default": document}))
+    return report
+
+
+@pytest.mark.parametrize("key", ["replication_clusters", "allowed_clusters"])
+async def test_the_clusters_of_a_namespace_are_compared_by_their_names_at_the_target(
+    key: str,
+) -> None:
+    target = Cluster()
+    target.policies[NAMESPACE] = {key: ["south", "west"]}
+    report = await move_clusters(target, **{key: ["east", "south", "north"]})
+    assert not report.differs()
+    assert [each for each in report.notes if "north" in each]
+    target.policies[NAMESPACE] = {key: ["west"]}
+    report = await move_clusters(target, **{key: ["east", "south"]})
+    (found,) = report.differences
+    assert (found.name, found.source) == (f"public/default {key}", ["west", "south"])
+
+
+async def test_clusters_that_the_target_refuses_are_a_difference() -> None:
+    target = Cluster()
+    target.refused[f"{NAMESPACE}/replication"] = 412
+    target.policies[NAMESPACE] = {"replication_clusters": ["west"]}
+    report = await move_clusters(target, replication_clusters=["east", "south"])
+    (found,) = report.differences
+    assert (found.name, found.detail) == ("public/default replication_clusters", "refused")
+
+
+async def test_a_namespace_that_is_copied_only_at_the_target_is_a_difference() -> None:
+    target = Cluster()
+    target.policies[NAMESPACE] = {"replication_clusters": ["west", "south"]}
+    report = await move_clusters(target, replication_clusters=["east"])
+    assert [each.name for each in report.differences] == ["public/default replication_clusters"]
+
+
+async def test_a_cluster_that_is_left_out_of_a_topics_replication_is_a_note() -> None:
+    source, target = Cluster(), Cluster()
+    source.policies[REPLICATION] = ["east", "south", "north"]
+    report = await move(source, target)
+    assert target.policies == {REPLICATION: ["west", "south"]}
+    assert report.notes == [
+        f"{TOPIC} replication: cluster north is left out: the target does not know it"
+    ]
+    assert not report.differs()

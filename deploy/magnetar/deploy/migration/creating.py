@@ -5,6 +5,7 @@ Everything here may be repeated: what exists is left as it is. Policies wait for
 quotas, rates and expiry would disturb the copies; but schema compatibility is opened at once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,8 @@ from magnetar.deploy.migration.selection import (
     Clusters,
     TopicPlan,
     chosen_namespaces,
-    is_hidden,
+    movable_topics,
+    obsolete_namespaces,
     plain_topics,
     tenant_body,
 )
@@ -59,6 +61,8 @@ async def inventory(source: Side, wanted: tuple[str, ...]) -> Inventory:
     names: list[str] = []
     for tenant in await source.get("tenants") or ():
         names += await source.get(f"namespaces/{tenant}") or ()
+    if not wanted:
+        found.notes += obsolete_namespaces(names)
     for name in chosen_namespaces(names, wanted):
         tenant = name.partition("/")[0]
         if tenant not in found.tenants:
@@ -66,25 +70,46 @@ async def inventory(source: Side, wanted: tuple[str, ...]) -> Inventory:
         found.namespaces[name] = await source.get(f"namespaces/{name}") or {}
         for domain in _DOMAINS:
             found.topics += await _topics(source, domain, name, found.notes)
+        found.notes += [
+            f"topic {each} is not moved: it is scalable" for each in await _scalable(source, name)
+        ]
     return found
 
 
 async def _topics(source: Side, domain: str, namespace: str, notes: list[str]) -> list[TopicPlan]:
     plans: list[TopicPlan] = []
     listed = await source.get(f"{domain}/{namespace}/partitioned") or ()
-    partitioned = [each for each in listed if not is_hidden(each)]
-    for text in sorted(partitioned):
-        name = TopicName.parse(text)
-        path = topic_path(name)
-        shown = await source.get(f"{path}/partitions") or {}
-        properties = shown.get("properties") or {}
-        plans.append(TopicPlan(name, int(shown.get("partitions") or 0), dict(properties)))
+    partitioned = dict.fromkeys(listed, 0)
+    whole, refused = movable_topics(listed)
+    notes += refused
+    for name in whole:
+        shown = await source.get(f"{topic_path(name)}/partitions") or {}
+        count = int(shown.get("partitions") or 0)
+        if not count:
+            # Deleted since it was listed. As a plain topic, it would be another one.
+            notes.append(
+                f"topic {name} is not moved: the source lists it as partitioned, but does not know "
+                "its partitions"
+            )
+            continue
+        partitioned[str(name)] = count
+        plans.append(TopicPlan(name, count, dict(shown.get("properties") or {})))
     if domain == "persistent":
         names = await source.get(f"{domain}/{namespace}") or ()
         plain, refused = plain_topics(names, partitioned)
         notes += refused
         plans += [TopicPlan(name, 0, await _properties(source, name, notes)) for name in plain]
     return plans
+
+
+async def _scalable(source: Side, namespace: str) -> Sequence[str]:
+    """Return the names of the scalable topics, which are not moved."""
+    try:
+        return await source.get(f"scalable/{namespace}") or ()
+    except RequestRefusedError as error:
+        if is_unsupported(error, 400, 405, 412):
+            return ()
+        raise
 
 
 async def _properties(source: Side, name: TopicName, notes: list[str]) -> dict[str, str]:

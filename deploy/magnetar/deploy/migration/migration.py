@@ -117,8 +117,7 @@ class Migration:
         """
         await self._source.check()
         await self._target.check()
-        found = await inventory(self._source, self._asked.namespaces)
-        await self._let_go(found.parts)
+        await self._let_go((await self._look()).parts)
 
     async def _let_go(self, topics: Collection[TopicName]) -> None:
         """Delete the subscriptions that held messages: at the target, then at the source. Those at
@@ -158,13 +157,13 @@ class Migration:
         return report
 
     async def _try_cut_over(self) -> Report:
-        await self._scan()
         cut_over = CutOver(
             self._source,
             self._target,
             self._clusters,
-            self._found,
-            list(self._copies.values()),
+            self._scan,
+            self._look,
+            self._copies,
             self._schemas,
             self._say,
         )
@@ -172,15 +171,18 @@ class Migration:
 
     # New and deleted topics
 
-    async def _scan(self) -> None:
-        """Start copies of all topics that the source has now.
+    async def _look(self) -> Inventory:
+        return await inventory(self._source, self._asked.namespaces)
+
+    async def _scan(self) -> Inventory:
+        """Start copies of all topics that the source has now; return what it has.
 
         Raises:
             BrokerUnreachableError: a cluster does not answer.
             DeployError: an operator must do something.
         """
         async with self._scanning:
-            found = await inventory(self._source, self._asked.namespaces)
+            found = await self._look()
             former = {each.name: each for each in self._found.topics}
             changed = [each for each in found.topics if former.get(each.name) != each]
             new = Inventory(found.tenants, found.namespaces, changed)
@@ -197,6 +199,7 @@ class Migration:
             for topic in parts:
                 if topic not in self._copies:
                     self._begin(topic, bytes_max)
+            return found
 
     def _begin(self, topic: TopicName, bytes_max: int) -> None:
         copied = self._directory.load(topic)

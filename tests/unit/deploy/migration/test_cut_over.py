@@ -18,6 +18,7 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
 
 TOPIC = TopicName.parse("persistent://public/default/t")
+NEW = TopicName.parse("persistent://public/default/new")
 CLUSTERS = Clusters("east", "west", frozenset({"west"}))
 
 
@@ -60,9 +61,8 @@ class Cluster:
 
 
 class Copy:
-    """The copy of the topic."""
+    """The copy of a topic."""
 
-    topic = TOPIC
     problem = ""
     is_idle = True
 
@@ -85,14 +85,32 @@ class Scene:
         self.source = Cluster()
         self.schemas = Schemas()
         self.said: list[str] = []
+        self.found = Inventory(topics=[TopicPlan(TOPIC)])
+        self.copies: dict[TopicName, Copy] = {}
+
+    async def scan(self) -> Inventory:
+        """Find topics, and have schemas of all kinds accepted at the target while they are
+        copied."""
+        assert not any("policies follow" in each for each in self.said), "they are final by now"
+        for topic in self.found.parts:
+            self.copies.setdefault(topic, Copy())
+        return self.found
+
+    async def look(self) -> Inventory:
+        return self.found
+
+    def create_topic(self) -> None:
+        """Have a client of the source create a topic."""
+        self.found = Inventory(topics=[TopicPlan(TOPIC), TopicPlan(NEW)], notes=["late"])
 
     async def run(self) -> Report:
         return await CutOver(
             cast(Side, self.source),
             cast(Side, Cluster()),
             CLUSTERS,
-            Inventory(topics=[TopicPlan(TOPIC)]),
-            [cast(TopicCopy, Copy())],
+            self.scan,
+            self.look,
+            cast(dict[TopicName, TopicCopy], self.copies),
             cast(SchemaCopies, self.schemas),
             self.said.append,
         ).run()
@@ -158,3 +176,34 @@ async def test_a_subscription_that_the_source_does_not_tell_whole_is_not_left_be
     scene.schemas.on_copy = lambda: setattr(scene.source, "missing", missing)
     with pytest.raises(BrokerUnreachableError):  # the cut-over begins again
         await scene.run()
+
+
+async def test_a_topic_that_is_created_while_the_cut_over_waits_is_moved() -> None:
+    scene = Scene()
+    scene.source.producers = ["p"]
+
+    def on_ask(path: str) -> None:
+        if path.endswith("/t/stats") and scene.source.producers and scene.said:
+            scene.create_topic()
+            scene.source.producers = []
+
+    scene.source.on_ask = on_ask
+    report = await scene.run()
+    assert is_moved_whole(report)
+    assert report.entries == 2
+    assert report.notes == ["late"]
+
+
+async def test_a_topic_that_is_created_before_the_comparison_ends_keeps_messages_held() -> None:
+    scene = Scene()
+
+    def on_ask(path: str) -> None:
+        if path.endswith("/retention"):  # policies come after messages
+            scene.create_topic()
+
+    scene.source.on_ask = on_ask
+    report = await scene.run()
+    assert not is_moved_whole(report)
+    (found,) = report.differences
+    assert (found.kind, found.source) == ("topic", [str(NEW)])
+    assert any("repeat --cut-over" in each for each in report.notes)

@@ -20,7 +20,7 @@ from magnetar.deploy.migration.policies import namespace_plan
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.schema_copies import SchemaCopies
 from magnetar.deploy.migration.selection import Clusters
-from magnetar.deploy.migration.sides import Side
+from magnetar.deploy.migration.sides import Side, is_magnetar
 from magnetar.deploy.migration.state_directory import Asked, StateDirectory
 from magnetar.deploy.migration.topic_copy import TopicCopy
 from magnetar.sdk.errors import SdkError
@@ -42,8 +42,6 @@ CUT_OVER_TRIES: Final = 10
 CUT_OVER_PAUSE_S: Final = 2.0
 TOLD_MAX: Final = 10_000
 """Most lines that are remembered, so that they are not printed again."""
-_SERVER: Final = "Magnetar"
-"""First word of the server version that Magnetar brokers report."""
 
 Say = Callable[[str], None]
 
@@ -86,7 +84,7 @@ class Migration:
         """
         await self._source.check()
         await self._target.check()
-        if not self._target.server_version.startswith(_SERVER):
+        if not is_magnetar(self._target):
             raise SettingsError(
                 f"the target {self._target.url} is no Magnetar, it says it is "
                 f"{self._target.server_version!r}: give --to the address of a Magnetar broker"

@@ -20,6 +20,8 @@ from magnetar.sdk.wire import TopicName
 _OPERATION_TIMEOUT_MS: Final = 30_000
 _NOT_THERE: Final = 404
 _CONFLICT: Final = 409
+_SERVER: Final = "Magnetar"
+"""First word of the server version that Magnetar brokers report."""
 _NO_OWNER: Final = "find owner"
 """In Pulsar's refusals with 412 while no broker owns a topic: `Failed to find ownership for topic`,
 `Can't find owner for topic`. No field of the answer tells them from lasting ones."""
@@ -174,6 +176,11 @@ class Side:
         """Close all connections."""
         await self._pool.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def is_magnetar(side: Side) -> bool:
+    """Return whether a cluster is a Magnetar; `check` must have been called."""
+    return side.server_version.startswith(_SERVER)
 
 
 def subscription_path(topic: TopicName, name: str) -> str:

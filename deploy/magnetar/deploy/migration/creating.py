@@ -20,6 +20,7 @@ from magnetar.deploy.migration.selection import (
     obsolete_namespaces,
     plain_topics,
     tenant_body,
+    users_tenants,
 )
 from magnetar.deploy.migration.sides import (
     Side,
@@ -59,14 +60,17 @@ async def inventory(source: Side, wanted: tuple[str, ...]) -> Inventory:
     """
     found = Inventory()
     names: list[str] = []
-    for tenant in await source.get("tenants") or ():
+    tenants = await source.get("tenants") or ()
+    for tenant in tenants:
         names += await source.get(f"namespaces/{tenant}") or ()
     if not wanted:
         found.notes += obsolete_namespaces(names)
-    for name in chosen_namespaces(names, wanted):
-        tenant = name.partition("/")[0]
-        if tenant not in found.tenants:
-            found.tenants[tenant] = await source.get(f"tenants/{tenant}") or {}
+    chosen = chosen_namespaces(names, wanted)
+    # If all namespaces are wanted, so are tenants without any.
+    of_chosen = dict.fromkeys(name.partition("/")[0] for name in chosen)
+    for tenant in of_chosen if wanted else users_tenants(tenants):
+        found.tenants[tenant] = await source.get(f"tenants/{tenant}") or {}
+    for name in chosen:
         found.namespaces[name] = await source.get(f"namespaces/{name}") or {}
         for domain in _DOMAINS:
             found.topics += await _topics(source, domain, name, found.notes)

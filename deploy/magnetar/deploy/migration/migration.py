@@ -184,7 +184,11 @@ class Migration:
             former = {each.name: each for each in self._found.topics}
             changed = [each for each in found.topics if former.get(each.name) != each]
             new = Inventory(found.tenants, found.namespaces, changed)
-            if changed or found.namespaces.keys() != self._found.namespaces.keys():
+            if (
+                changed
+                or found.namespaces.keys() != self._found.namespaces.keys()
+                or found.tenants.keys() != self._found.tenants.keys()
+            ):
                 self._left_out |= dict.fromkeys(await create_all(self._target, new, self._clusters))
             found.notes += self._left_out
             self._found = found

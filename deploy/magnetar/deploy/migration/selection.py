@@ -45,6 +45,11 @@ def chosen_namespaces(found: Iterable[str], wanted: Sequence[str]) -> Sequence[s
     return [name for name in known if not is_own(name) and not _is_obsolete(name)]
 
 
+def users_tenants(found: Iterable[str]) -> Sequence[str]:
+    """Return the tenants that are not the cluster's own."""
+    return [tenant for tenant in found if tenant not in _SYSTEM_TENANTS]
+
+
 def obsolete_namespaces(found: Iterable[str]) -> Sequence[str]:
     """Return lines about namespaces of a form that cannot be moved."""
     return [

@@ -128,3 +128,12 @@ async def test_namespaces_of_an_obsolete_form_are_notes() -> None:
     assert found.notes == [
         "namespace public/east/old is not moved: the form tenant/cluster/namespace is obsolete"
     ]
+
+
+async def test_tenants_without_namespaces_are_found_if_everything_is_moved() -> None:
+    source = Source()
+    source.answers["tenants"] = ["empty", "public", "pulsar"]
+    source.answers["tenants/empty"] = {"adminRoles": ["boss"]}
+    assert (await source.inventory()).tenants == {"empty": {"adminRoles": ["boss"]}, "public": {}}
+    found = await inventory(cast(Side, source), ("public/default",))
+    assert list(found.tenants) == ["public"]

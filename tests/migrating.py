@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import pulsar
 from pulsar.schema import AvroSchema, Record, String
@@ -23,6 +24,11 @@ EXIT_S = 120.0
 RECEIVE_MS = 30_000
 BULK = 10_000
 """Number of messages of the largest topic."""
+ODD_NAME = "a:b/c ü+d%3A"
+"""A subscription whose name is encoded differently in paths, in the metadata store and in the
+internal statistics of a Pulsar."""
+ODD_TOPIC = "a:b ü+d%3A"
+"""A topic whose name is encoded differently in paths of a Pulsar, and in those of schemas there."""
 
 
 class Cluster(HasHttp, Protocol):
@@ -179,13 +185,15 @@ def fill(content: Content) -> None:
     source = content.source
     admin_roles = {"adminRoles": ["boss"], "allowedClusters": admin(source, "GET", "clusters")}
     call(source, "PUT", f"tenants/{TENANT}", admin_roles, expect=204)
-    call(source, "PUT", f"namespaces/{NAMESPACE}", {"bundles": {"numBundles": 8}}, expect=204)
+    record = {"bundles": {"numBundles": 8}, "properties": {"stage": "test"}}
+    call(source, "PUT", f"namespaces/{NAMESPACE}", record, expect=204)
     policies(source)
     payloads = [b"m%d" % n for n in range(300)]
     content.publish("plain", payloads, batching_enabled=False)
     content.consume("plain", "half", pulsar.ConsumerType.Exclusive, 300, lambda n: n < 150)
     content.consume("plain", "holes", pulsar.ConsumerType.Shared, 300, lambda n: n % 3 == 0)
     content.consume("plain", "done", pulsar.ConsumerType.Exclusive, 300, lambda _: True)
+    content.consume("plain", ODD_NAME, pulsar.ConsumerType.Exclusive, 300, lambda n: n < 100)
     content.publish("keyed", payloads, batching_enabled=False)
     content.consume("keyed", "holes", pulsar.ConsumerType.KeyShared, 300, lambda n: n % 5 > 1)
     call(source, "PUT", f"{topic_path(topic('parts'))}/partitions", 3, expect=204)
@@ -253,16 +261,20 @@ def chunks(content: Content) -> None:
 
 
 def versions(content: Content) -> None:
-    """Publish three versions of a schema to one topic."""
+    """Publish three versions of a schema to one topic, and one to a topic with an odd name."""
     for number, flight in enumerate(FLIGHTS):
         fields = {"number": str(number), "gate": "B7", "seat": "1A"}
         names = [name for name in fields if hasattr(flight, name)]
         producer = content.client.create_producer(topic("typed"), schema=AvroSchema(flight))
         producer.send(flight(**{name: fields[name] for name in names}))
         producer.close()
-    content.client.subscribe(
-        topic("typed"), "all", initial_position=pulsar.InitialPosition.Earliest
-    ).close()
+    producer = content.client.create_producer(topic(ODD_TOPIC), schema=AvroSchema(FlightV0))
+    producer.send(FlightV0(number="0"))
+    producer.close()
+    for name in ("typed", ODD_TOPIC):
+        content.client.subscribe(
+            topic(name), "all", initial_position=pulsar.InitialPosition.Earliest
+        ).close()
 
 
 class Live:
@@ -348,9 +360,14 @@ def judge_versions(source: Cluster, target: Cluster, client: pulsar.Client) -> N
     ]
     assert listed[0] == listed[1]
     assert [each[0] for each in listed[0]] == [0, 1, 2]
+    odd = f"schemas/{NAMESPACE}/{quote(ODD_TOPIC, safe='')}/schemas"
+    assert [each["version"] for each in admin(target, "GET", odd)["getSchemaResponses"]] == [0]
     consumer = client.subscribe(topic("typed"), "all", schema=AvroSchema(FlightV2))
     values = [consumer.receive(timeout_millis=RECEIVE_MS).value() for _ in FLIGHTS]
     assert [(each.number, each.seat) for each in values] == [("0", None), ("1", None), ("2", "1A")]
+    consumer.close()
+    consumer = client.subscribe(topic(ODD_TOPIC), "all", schema=AvroSchema(FlightV0))
+    assert consumer.receive(timeout_millis=RECEIVE_MS).value().number == "0"
     consumer.close()
 
 
@@ -362,6 +379,7 @@ def judge_policies(target: Cluster) -> None:
     assert found["schema_compatibility_strategy"] == "BACKWARD"
     assert found["auth_policies"]["namespace_auth"] == {"clerk": ["consume"]}
     assert found["bundles"]["numBundles"] == 8
+    assert found["properties"] == {"stage": "test"}
     assert found["backlog_quota_map"]["destination_storage"]["limitSize"] == 50 << 20
     assert admin(target, "GET", f"{topic_path(topic('plain'))}/maxProducers") == 9
     assert admin(target, "GET", f"{topic_path(topic('plain'))}/properties") == {"owner": "sales"}

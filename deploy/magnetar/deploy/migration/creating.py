@@ -5,6 +5,7 @@ Everything here may be repeated: what exists is left as it is. Policies wait for
 quotas, rates and expiry would disturb the copies; but schema compatibility is opened at once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,18 @@ from magnetar.deploy.migration.selection import (
     Clusters,
     TopicPlan,
     chosen_namespaces,
-    is_hidden,
+    movable_topics,
+    obsolete_namespaces,
     plain_topics,
     tenant_body,
+    users_tenants,
 )
-from magnetar.deploy.migration.sides import Side, is_refusal, subscription_path
+from magnetar.deploy.migration.sides import (
+    Side,
+    is_refusal,
+    is_unsupported,
+    subscription_path,
+)
 from magnetar.deploy.migration.subscriptions import EARLIEST_BODY, HOLD
 from magnetar.sdk.wire import TopicName
 
@@ -52,43 +60,70 @@ async def inventory(source: Side, wanted: tuple[str, ...]) -> Inventory:
     """
     found = Inventory()
     names: list[str] = []
-    for tenant in await source.get("tenants") or ():
+    tenants = await source.get("tenants") or ()
+    for tenant in tenants:
         names += await source.get(f"namespaces/{tenant}") or ()
-    for name in chosen_namespaces(names, wanted):
-        tenant = name.partition("/")[0]
-        if tenant not in found.tenants:
-            found.tenants[tenant] = await source.get(f"tenants/{tenant}") or {}
+    if not wanted:
+        found.notes += obsolete_namespaces(names)
+    chosen = chosen_namespaces(names, wanted)
+    # If all namespaces are wanted, so are tenants without any.
+    of_chosen = dict.fromkeys(name.partition("/")[0] for name in chosen)
+    for tenant in of_chosen if wanted else users_tenants(tenants):
+        found.tenants[tenant] = await source.get(f"tenants/{tenant}") or {}
+    for name in chosen:
         found.namespaces[name] = await source.get(f"namespaces/{name}") or {}
         for domain in _DOMAINS:
             found.topics += await _topics(source, domain, name, found.notes)
+        found.notes += [
+            f"topic {each} is not moved: it is scalable" for each in await _scalable(source, name)
+        ]
     return found
 
 
 async def _topics(source: Side, domain: str, namespace: str, notes: list[str]) -> list[TopicPlan]:
     plans: list[TopicPlan] = []
     listed = await source.get(f"{domain}/{namespace}/partitioned") or ()
-    partitioned = [each for each in listed if not is_hidden(each)]
-    for text in sorted(partitioned):
-        name = TopicName.parse(text)
-        path = topic_path(name)
-        shown = await source.get(f"{path}/partitions") or {}
-        properties = shown.get("properties") or {}
-        plans.append(TopicPlan(name, int(shown.get("partitions") or 0), dict(properties)))
+    partitioned = dict.fromkeys(listed, 0)
+    whole, refused = movable_topics(listed)
+    notes += refused
+    for name in whole:
+        shown = await source.get(f"{topic_path(name)}/partitions") or {}
+        count = int(shown.get("partitions") or 0)
+        if not count:
+            # Deleted since it was listed. As a plain topic, it would be another one.
+            notes.append(
+                f"topic {name} is not moved: the source lists it as partitioned, but does not know "
+                "its partitions"
+            )
+            continue
+        partitioned[str(name)] = count
+        plans.append(TopicPlan(name, count, dict(shown.get("properties") or {})))
     if domain == "persistent":
         names = await source.get(f"{domain}/{namespace}") or ()
         plain, refused = plain_topics(names, partitioned)
         notes += refused
-        plans += [TopicPlan(name, 0, await _properties(source, name)) for name in plain]
+        plans += [TopicPlan(name, 0, await _properties(source, name, notes)) for name in plain]
     return plans
 
 
-async def _properties(source: Side, name: TopicName) -> dict[str, str]:
+async def _scalable(source: Side, namespace: str) -> Sequence[str]:
+    """Return the names of the scalable topics, which are not moved."""
+    try:
+        return await source.get(f"scalable/{namespace}") or ()
+    except RequestRefusedError as error:
+        if is_unsupported(error, 400, 405, 412):
+            return ()
+        raise
+
+
+async def _properties(source: Side, name: TopicName, notes: list[str]) -> dict[str, str]:
     try:
         return dict(await source.get(f"{topic_path(name)}/properties") or {})
     except RequestRefusedError as error:
-        if is_refusal(error, 400, 405, 412):
-            return {}  # a release that has none
-        raise
+        if not is_unsupported(error, 400, 405, 412):
+            raise
+        notes.append(f"topic {name}: its properties are not moved: {error}")
+        return {}
 
 
 async def create_all(target: Side, found: Inventory, clusters: Clusters) -> list[str]:
@@ -101,10 +136,7 @@ async def create_all(target: Side, found: Inventory, clusters: Clusters) -> list
     notes: list[str] = []
     for tenant, info in found.tenants.items():
         body, unknown = tenant_body(info, clusters)
-        notes += [
-            f"tenant {tenant}: cluster {each} is left out: the target does not know it"
-            for each in unknown
-        ]
+        notes += [clusters.left_out_note(f"tenant {tenant}", each) for each in unknown]
         await target.create(f"tenants/{tenant}", body)
     for namespace, document in found.namespaces.items():
         await _create_namespace(target, namespace, document)

@@ -4,16 +4,17 @@ messages.
 The steps, each of which may be repeated:
 
 1. wait until the source's topics have no producers, and subscriptions no consumers;
-2. wait until every copy has everything, and check the clients again;
+2. wait until every copy has everything, look for new topics and changed policies, and check the
+   clients again;
 3. schemas, subscriptions, then policies and permissions;
 4. compare both sides;
-5. check that no client and no message has come to the source meanwhile;
+5. check that no client, no message and no topic has come to the source meanwhile;
 6. if messages and subscriptions are the same: delete the subscriptions that held them (`let_go`,
    once the copies have ended: they would create them anew).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.deploy.admin_client import RequestRefusedError, topic_path
@@ -24,7 +25,7 @@ from magnetar.deploy.migration.moving_subscriptions import (
     compare_subscription,
     set_at_target,
     state_at_source,
-    subscriptions_at,
+    subscriptions_to_move,
 )
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.schema_copies import SchemaCopies, comparable, versions_at
@@ -51,16 +52,26 @@ class CutOver:
         source: Side,
         target: Side,
         clusters: Clusters,
-        found: Inventory,
-        copies: Sequence[TopicCopy],
+        scan: Callable[[], Awaitable[Inventory]],
+        look: Callable[[], Awaitable[Inventory]],
+        copies: Mapping[TopicName, TopicCopy],
         schemas: SchemaCopies,
         say: Callable[[str], None],
     ) -> None:
+        """Prepare a cut-over.
+
+        Args:
+            scan: reads the source's inventory, and creates and copies what is new.
+            look: only reads the inventory: what `scan` does at the target must come before the
+                policies.
+            copies: all copies; `scan` changes them.
+        """
         self._source = source
         self._target = target
         self._clusters = clusters
-        self._found = found
-        self._copies = {each.topic: each for each in copies}
+        self._scan = scan
+        self._look = look
+        self._copies = copies
         self._schemas = schemas
         self._say = say
         self._said = ""
@@ -71,20 +82,17 @@ class CutOver:
         Raises:
             SdkError, DeployError: a cluster does not answer; repeat it.
         """
-        report = Report(notes=list(self._found.notes))
-        await self._wait_for_clients()
-        await self._wait_for_copies()
-        while await self._clients():  # came back while the rest was copied
-            await self._wait_for_clients()
-            await self._wait_for_copies()
+        found = await self._wait()
+        report = Report(notes=list(found.notes))
         self._say("all messages are copied; subscriptions and policies follow")
         settings = await self._source.settings()
         keeps_parts = settings.get("acknowledgmentAtBatchIndexLevelEnabled", "true") != "false"
         moving = PolicyMove(self._source, self._target, self._clusters, report)
-        for plan in self._found.topics:
+        for plan in found.topics:
             await self._move_topic(plan, report, moving, keeps_parts=keeps_parts)
-        await moving.move(self._found)
-        for topic in self._copies:
+        await moving.move(found)
+        await self._compare_topics(found, report)
+        for topic in found.parts:
             await self._compare_end(topic, report)
         if not is_moved_whole(report):
             report.notes.append(
@@ -94,6 +102,20 @@ class CutOver:
         return report
 
     # Waiting
+
+    async def _wait(self) -> Inventory:
+        """Wait until the source has no clients, and the target all messages; return the inventory
+        of the source at that time.
+
+        Clients may have created topics before they left, and operators changed policies.
+        """
+        found = await self._scan()
+        while True:
+            await self._wait_for_clients()
+            await self._wait_for_copies()
+            before, found = found, await self._scan()
+            if found.parts == before.parts and not await self._clients():
+                return found
 
     async def _wait_for_clients(self) -> None:
         while True:
@@ -144,7 +166,7 @@ class CutOver:
         names: set[str] = set()
         for part in parts:
             await self._compare_messages(part, report)
-            for name, told in (await subscriptions_at(self._source, part.topic)).items():
+            for name, told in (await subscriptions_to_move(self._source, part.topic)).items():
                 names.add(name)
                 state = await state_at_source(self._source, part, told, keeps_parts=keeps_parts)
                 wanted = moved(state, part.copied)
@@ -183,6 +205,14 @@ class CutOver:
         )
         if "Terminated" in (here.get("state"), there.get("state")):
             report.compare("topic", f"{topic} state", here.get("state"), there.get("state"))
+
+    async def _compare_topics(self, found: Inventory, report: Report) -> None:
+        """Check that no topic has come to the source since the copies had everything."""
+        known = set(found.parts)
+        new = [str(each) for each in (await self._look()).parts if each not in known]
+        report.compare(
+            "topic", "new topics", new, [], "created at the source during the comparison"
+        )
 
     async def _compare_end(self, topic: TopicName, report: Report) -> None:
         """Check that nothing came to a topic of the source since the copies had everything.

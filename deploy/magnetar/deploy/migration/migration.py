@@ -20,7 +20,7 @@ from magnetar.deploy.migration.policies import namespace_plan
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.schema_copies import SchemaCopies
 from magnetar.deploy.migration.selection import Clusters
-from magnetar.deploy.migration.sides import Side
+from magnetar.deploy.migration.sides import Side, is_magnetar
 from magnetar.deploy.migration.state_directory import Asked, StateDirectory
 from magnetar.deploy.migration.topic_copy import TopicCopy
 from magnetar.sdk.errors import SdkError
@@ -42,8 +42,6 @@ CUT_OVER_TRIES: Final = 10
 CUT_OVER_PAUSE_S: Final = 2.0
 TOLD_MAX: Final = 10_000
 """Most lines that are remembered, so that they are not printed again."""
-_SERVER: Final = "Magnetar"
-"""First word of the server version that Magnetar brokers report."""
 
 Say = Callable[[str], None]
 
@@ -86,7 +84,7 @@ class Migration:
         """
         await self._source.check()
         await self._target.check()
-        if not self._target.server_version.startswith(_SERVER):
+        if not is_magnetar(self._target):
             raise SettingsError(
                 f"the target {self._target.url} is no Magnetar, it says it is "
                 f"{self._target.server_version!r}: give --to the address of a Magnetar broker"
@@ -117,8 +115,7 @@ class Migration:
         """
         await self._source.check()
         await self._target.check()
-        found = await inventory(self._source, self._asked.namespaces)
-        await self._let_go(found.parts)
+        await self._let_go((await self._look()).parts)
 
     async def _let_go(self, topics: Collection[TopicName]) -> None:
         """Delete the subscriptions that held messages: at the target, then at the source. Those at
@@ -158,13 +155,13 @@ class Migration:
         return report
 
     async def _try_cut_over(self) -> Report:
-        await self._scan()
         cut_over = CutOver(
             self._source,
             self._target,
             self._clusters,
-            self._found,
-            list(self._copies.values()),
+            self._scan,
+            self._look,
+            self._copies,
             self._schemas,
             self._say,
         )
@@ -172,19 +169,26 @@ class Migration:
 
     # New and deleted topics
 
-    async def _scan(self) -> None:
-        """Start copies of all topics that the source has now.
+    async def _look(self) -> Inventory:
+        return await inventory(self._source, self._asked.namespaces)
+
+    async def _scan(self) -> Inventory:
+        """Start copies of all topics that the source has now; return what it has.
 
         Raises:
             BrokerUnreachableError: a cluster does not answer.
             DeployError: an operator must do something.
         """
         async with self._scanning:
-            found = await inventory(self._source, self._asked.namespaces)
+            found = await self._look()
             former = {each.name: each for each in self._found.topics}
             changed = [each for each in found.topics if former.get(each.name) != each]
             new = Inventory(found.tenants, found.namespaces, changed)
-            if changed or found.namespaces.keys() != self._found.namespaces.keys():
+            if (
+                changed
+                or found.namespaces.keys() != self._found.namespaces.keys()
+                or found.tenants.keys() != self._found.tenants.keys()
+            ):
                 self._left_out |= dict.fromkeys(await create_all(self._target, new, self._clusters))
             found.notes += self._left_out
             self._found = found
@@ -197,6 +201,7 @@ class Migration:
             for topic in parts:
                 if topic not in self._copies:
                     self._begin(topic, bytes_max)
+            return found
 
     def _begin(self, topic: TopicName, bytes_max: int) -> None:
         copied = self._directory.load(topic)

@@ -1,4 +1,4 @@
-"""Policies and permissions: set at the target in the last step, and compared.
+"""Policies, permissions and properties: set at the target in the last step, and compared.
 
 A policy that the target refuses or does not know stops nothing: it is reported in one line, and
 counts as a difference.
@@ -11,20 +11,25 @@ from urllib.parse import quote
 from magnetar.deploy.admin_client import RequestRefusedError, topic_path
 from magnetar.deploy.migration.creating import Inventory
 from magnetar.deploy.migration.policies import (
+    PROPERTIES,
     QUOTAS,
+    REPLICATION,
     TOPIC_ONLY_AT_SOURCE,
     TOPIC_POLICIES,
     Permissions,
     Setting,
+    cluster_lists,
     comparable,
     namespace_plan,
     permissions_in,
+    properties_setting,
     quota_settings,
     topic_setting,
 )
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.selection import Clusters, TopicPlan, tenant_body
-from magnetar.deploy.migration.sides import Side, is_refusal
+from magnetar.deploy.migration.sides import Side, is_refusal, is_unsupported
+from magnetar.sdk.wire import TopicName
 
 _OFF: Final = 405
 """HTTP status of a cluster whose topic policies are switched off."""
@@ -39,6 +44,8 @@ class PolicyMove:
         self._target = target
         self._clusters = clusters
         self._report = report
+        self._refused: set[str] = set()
+        """Policies that the source refuses to show, of which the report has a note each."""
 
     async def move(self, found: Inventory) -> None:
         """Set and compare everything but messages, topics, schemas and subscriptions.
@@ -50,6 +57,8 @@ class PolicyMove:
             await self._compare_tenant(tenant, info)
         for namespace, document in found.namespaces.items():
             await self._move_namespace(namespace, document)
+        for plan in found.topics:
+            await self._move_properties(plan)
         for plan in found.topics:
             if plan.name.is_persistent and not await self._move_topic(plan):
                 self._report.notes.append("the source has policies of topics switched off")
@@ -88,6 +97,21 @@ class PolicyMove:
                 others.get(name),
                 refused.get(name, ""),
             )
+        lists = cluster_lists(there, clusters.target)
+        for name, wanted in plan.clusters.items():
+            report.compare(
+                "policy",
+                f"{namespace} {name}",
+                list(wanted),
+                list(lists[name]),
+                refused.get(name, ""),
+            )
+        self._compare_properties(
+            namespace,
+            document.get(PROPERTIES) or {},
+            there.get(PROPERTIES) or {},
+            refused.get(PROPERTIES, ""),
+        )
         self._compare_permissions(namespace, permissions, permissions_in(there))
 
     def _compare_permissions(self, namespace: str, one: Permissions, other: Permissions) -> None:
@@ -102,6 +126,12 @@ class PolicyMove:
                     "permission", f"{namespace} {kind} {name}", ones.get(name), others.get(name)
                 )
 
+    def _compare_properties(
+        self, name: str, one: Mapping[str, str], other: Mapping[str, str], detail: str
+    ) -> None:
+        # Not as policies are compared: an empty text is a value.
+        self._report.compare(PROPERTIES, name, dict(one), dict(other), detail, same=one == other)
+
     async def _set(self, base: str, settings: Iterable[Setting]) -> dict[str, str]:
         """Set policies; return the target's reasons for refusing some, by name."""
         refused = {}
@@ -114,11 +144,29 @@ class PolicyMove:
 
     # Topics
 
+    async def _move_properties(self, plan: TopicPlan) -> None:
+        """Set the properties of a topic, which may have changed since it was created, and compare
+        them."""
+        path = topic_path(plan.name)
+        refusal = ""
+        there = await self._properties_there(path, plan)
+        if plan.properties and there != plan.properties:
+            refused = await self._set(path, [properties_setting(plan.properties)])
+            refusal = refused.get(PROPERTIES, "")
+            there = await self._properties_there(path, plan)
+        self._compare_properties(str(plan.name), plan.properties, there, refusal)
+
+    async def _properties_there(self, path: str, plan: TopicPlan) -> dict[str, str]:
+        if not plan.partitions:
+            return dict(await self._target.get(f"{path}/{PROPERTIES}") or {})
+        shown = await self._target.get(f"{path}/partitions") or {}
+        return dict(shown.get(PROPERTIES) or {})
+
     async def _move_topic(self, plan: TopicPlan) -> bool:
         """Set the policies of one topic; return whether the source has topic policies at all."""
         path = topic_path(plan.name)
         try:
-            wanted = await self._of_topic(path)
+            wanted = await self._of_topic(plan.name, path)
         except RequestRefusedError as error:
             if is_refusal(error, _OFF):
                 return False
@@ -145,13 +193,16 @@ class PolicyMove:
                 )
         return True
 
-    async def _of_topic(self, path: str) -> dict[str, Setting]:
+    async def _of_topic(self, topic: TopicName, path: str) -> dict[str, Setting]:
         """Return the policies that a topic has at the source, by name."""
         found: dict[str, Setting] = {}
         for policy in TOPIC_POLICIES:
-            setting = topic_setting(
-                policy, await self._optional(f"{path}/{policy.topic}"), self._clusters
-            )
+            value = await self._optional(f"{path}/{policy.topic}")
+            setting = topic_setting(policy, value, self._clusters)
+            if policy.topic == REPLICATION:
+                what = f"{topic} {REPLICATION}"
+                _, missing = self._clusters.names(value or ())
+                self._report.notes += [self._clusters.left_out_note(what, each) for each in missing]
             if setting is not None:
                 found[policy.topic] = setting
         for quota in quota_settings(await self._optional(f"{path}/{QUOTAS}")):
@@ -190,9 +241,15 @@ class PolicyMove:
         try:
             return await self._source.get(path)
         except RequestRefusedError as error:
-            if is_refusal(error, 400, 412):
-                return None  # a release that has no such policy
-            raise
+            if not is_unsupported(error, 400, 412):
+                raise
+            policy = path.rpartition("/")[2]
+            if policy not in self._refused:
+                self._refused.add(policy)
+                self._report.notes.append(
+                    f"{policy} of topics is not moved, the source refuses it: {error}"
+                )
+            return None
 
 
 def _reading(path: str, setting: Setting) -> str:

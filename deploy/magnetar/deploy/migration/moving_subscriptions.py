@@ -7,16 +7,17 @@ acknowledges nothing. No other consumer may be connected meanwhile.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from magnetar.deploy.admin_client import RequestRefusedError, topic_path
-from magnetar.deploy.errors import MigrationDiffersError
+from magnetar.deploy.errors import BrokerUnreachableError, MigrationDiffersError
 from magnetar.deploy.migration.entries import Credit
 from magnetar.deploy.migration.positions import EntryRange, PositionMap
 from magnetar.deploy.migration.raw_clients import RawConsumer
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.sides import Side, is_refusal, subscription_path
 from magnetar.deploy.migration.subscriptions import (
+    HOLD,
     Moved,
     Seen,
     SubscriptionState,
@@ -48,15 +49,41 @@ class Part:
 
 
 async def subscriptions_at(side: Side, topic: TopicName) -> Mapping[str, Told]:
-    """Return what a cluster reports about a topic's subscriptions, by name.
+    """Return what a cluster reports about a topic's subscriptions, by name. While it loads the
+    topic, it may report none.
 
     Raises:
-        BrokerUnreachableError: it does not answer.
+        BrokerUnreachableError: it does not answer, or with a part only.
     """
-    path = topic_path(topic)
-    stats = await side.get(f"{path}/stats", _STATS) or {}
-    internal = await side.get(f"{path}/internalStats") or {}
-    return {each.state.name: each for each in told_by(stats, internal)}
+    return await _told_at(side, topic, await _stats(side, topic))
+
+
+async def subscriptions_to_move(source: Side, topic: TopicName) -> Mapping[str, Told]:
+    """Return what the source reports about all of a topic's subscriptions, by name.
+
+    Raises:
+        BrokerUnreachableError: it does not answer, or does not list them just now.
+    """
+    stats = await _stats(source, topic)
+    if HOLD not in (stats.get("subscriptions") or {}):
+        # The copy has just used that one: an answer without it lacks others, too.
+        raise BrokerUnreachableError(
+            f"{topic}: the {source.what} does not list the topic's subscriptions just now: check "
+            "that the topic can be consumed, and repeat the command"
+        )
+    return await _told_at(source, topic, stats)
+
+
+async def _stats(side: Side, topic: TopicName) -> Mapping[str, Any]:
+    return await side.get(f"{topic_path(topic)}/stats", _STATS) or {}
+
+
+async def _told_at(side: Side, topic: TopicName, stats: Mapping[str, Any]) -> Mapping[str, Told]:
+    internal = await side.get(f"{topic_path(topic)}/internalStats") or {}
+    try:
+        return {each.state.name: each for each in told_by(stats, internal)}
+    except BrokerUnreachableError as error:
+        raise BrokerUnreachableError(f"{topic} at the {side.what}: {error}") from error
 
 
 async def state_at_source(
@@ -188,7 +215,12 @@ async def _reset(
     target: Side, topic: TopicName, name: str, path: str, place: Mapping[str, object]
 ) -> None:
     told = (await subscriptions_at(target, topic)).get(name)
-    if told is not None and told.consumers:
+    if told is None:
+        raise BrokerUnreachableError(
+            f"{topic}: the target has subscription {name} but does not list it just now, so it may "
+            "have consumers: check that the topic can be consumed there, and repeat the command"
+        )
+    if told.consumers:
         raise MigrationDiffersError(
             f"{topic}: subscription {name} is in use at the target already, by "
             f"{', '.join(told.consumers)}: disconnect its consumers until the cut-over is done"

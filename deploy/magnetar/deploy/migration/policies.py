@@ -20,20 +20,27 @@ DURING: Final = "ALWAYS_COMPATIBLE"
 """Schema compatibility in namespaces of the target until the cut-over: the source has accepted the
 schemas already, perhaps under other rules."""
 
+PROPERTIES: Final = "properties"
+"""Key, path and kind of difference of the properties of namespaces and topics."""
+
 COMPATIBILITY_PATH: Final = "schemaCompatibilityStrategy"
 _COMPATIBILITY: Final = "schema_compatibility_strategy"
+_REPLICATED_TO: Final = "replication_clusters"
+_CLUSTER_PATHS: Final = {_REPLICATED_TO: "replication", "allowed_clusters": "allowedClusters"}
+"""Paths of the lists of clusters in a document: the names in them are translated."""
 _BY_KEY: Final[Mapping[str, Policy]] = {
-    each.key: each for each in POLICIES if each.key and each.namespace
+    each.key: each
+    for each in POLICIES
+    if each.key and each.namespace and each.key not in _CLUSTER_PATHS
 }
 _OTHERS: Final = frozenset(
     {
         "auth_policies",  # permissions are moved separately
-        "replication_clusters",
-        "allowed_clusters",
+        *_CLUSTER_PATHS,
         "bundles",
         "backlog_quota_map",
         "deleted",
-        "properties",
+        PROPERTIES,
         "clusterDispatchRate",  # former name of topicDispatchRate
         "latency_stats_sample_rate",
         "policies_update_count",
@@ -47,6 +54,7 @@ _FALSE_IS_UNSET: Final = ("schemaValidationEnforced", "dispatcherPauseOnAckState
 
 TOPIC_POLICIES: Final[Sequence[Policy]] = tuple(each for each in POLICIES if each.topic)
 QUOTAS: Final = "backlogQuotaMap"
+REPLICATION: Final = "replication"
 _OF_PULSAR: Final = (
     "retention",
     "persistence",
@@ -106,6 +114,8 @@ class PolicyPlan:
     unknown: tuple[str, ...] = ()
     """Names, with values, of policies that the target does not have."""
     notes: tuple[str, ...] = ()
+    clusters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Lists of clusters that the target should have, by key."""
 
 
 def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPlan:
@@ -120,23 +130,34 @@ def namespace_plan(document: Mapping[str, Any], clusters: Clusters) -> PolicyPla
         if policy.note:
             notes.append(f"policy {key} has no effect at the target: {policy.note}")
     settings.append(compatibility_setting(document))
+    if document.get(PROPERTIES):
+        settings.append(properties_setting(document[PROPERTIES]))
     settings += quota_settings(document.get("backlog_quota_map"))
-    for key, path in (
-        ("replication_clusters", "replication"),
-        ("allowed_clusters", "allowedClusters"),
-    ):
+    lists: dict[str, Sequence[str]] = {}
+    for key, path in _CLUSTER_PATHS.items():
         names, missing = clusters.names(document.get(key) or ())
-        notes += [
-            f"{key}: cluster {each} is left out: the target does not know it" for each in missing
-        ]
-        if names and names != [clusters.target]:
+        lists[key] = names
+        notes += [clusters.left_out_note(key, each) for each in missing]
+        if names and not (key == _REPLICATED_TO and names == [clusters.target]):
             settings.append(Setting(key, "POST", path, list(names)))
     unknown = [
         f"{key} = {value}"
         for key, value in document.items()
         if key not in _BY_KEY and key not in _OTHERS and is_set(key, value)
     ]
-    return PolicyPlan(tuple(settings), tuple(sorted(unknown)), tuple(notes))
+    return PolicyPlan(
+        tuple(settings),
+        tuple(sorted(unknown)),
+        tuple(notes),
+        cluster_lists(lists, clusters.target),
+    )
+
+
+def cluster_lists(document: Mapping[str, Any], cluster: str) -> dict[str, Sequence[str]]:
+    """Return a namespace's lists of clusters, by key. Its own cluster is where its messages are if
+    none is named."""
+    found = {key: document.get(key) or [] for key in _CLUSTER_PATHS}
+    return {**found, _REPLICATED_TO: found[_REPLICATED_TO] or [cluster]}
 
 
 def compatibility_setting(document: Mapping[str, Any]) -> Setting:
@@ -144,6 +165,12 @@ def compatibility_setting(document: Mapping[str, Any]) -> Setting:
     `DURING`."""
     value = document.get(_COMPATIBILITY) or UNSET[_COMPATIBILITY]
     return Setting(_COMPATIBILITY, "PUT", COMPATIBILITY_PATH, value)
+
+
+def properties_setting(properties: Mapping[str, str]) -> Setting:
+    """Return the setting that adds properties to those of a namespace or topic, or replaces
+    them."""
+    return Setting(PROPERTIES, "PUT", PROPERTIES, dict(properties))
 
 
 def is_set(key: str, value: Any) -> bool:
@@ -201,11 +228,11 @@ def topic_setting(policy: Policy, value: Any, clusters: Clusters) -> Setting | N
         or (value is False and policy.topic in _FALSE_IS_UNSET)
     ):
         return None
-    if policy.topic == "replication":
-        value, _ = clusters.names(value)
-        if not value or value == [clusters.target]:
+    if policy.topic == REPLICATION:
+        # The target's cluster alone, too: the topic is not copied where its namespace is.
+        value = list(clusters.names(value)[0])
+        if not value:
             return None
-        value = list(value)
     if policy.topic_query:
         return Setting(policy.topic, "POST", policy.topic, None, {policy.topic_query: str(value)})
     return Setting(policy.topic, "POST", policy.topic, value)

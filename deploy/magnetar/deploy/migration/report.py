@@ -33,8 +33,8 @@ class Difference:
     """One difference between source and target."""
 
     kind: str
-    """tenant, policy, topic policy, permission, topic, schema, messages, subscription, backlog,
-    position, batch holes"""
+    """tenant, policy, topic policy, properties, permission, topic, schema, messages, subscription,
+    backlog, position, batch holes"""
     name: str
     source: Any
     target: Any

@@ -7,16 +7,19 @@ are then translated, and the difference is reported.
 
 import asyncio
 from typing import Any, Final
+from urllib.parse import quote
 
 from magnetar.deploy.admin_client import topic_path
 from magnetar.deploy.errors import MigrationDiffersError
-from magnetar.deploy.migration.sides import Side
+from magnetar.deploy.migration.sides import Side, is_magnetar
 from magnetar.sdk.errors import SdkError, service_error
 from magnetar.sdk.wire import BaseCommand, TopicName
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from magnetar.sdk.wire.errors import TopicNotFoundError
 
 _VERSION_BYTES: Final = 8
+_DECODED_AGAIN: Final = frozenset("+%")
+"""Characters of a name that change when it is decoded although it is not encoded."""
 
 
 class SchemaRefusedError(MigrationDiffersError):
@@ -134,10 +137,17 @@ async def versions_at(side: Side, topic: TopicName) -> list[dict[str, Any]]:
     Raises:
         BrokerUnreachableError: the cluster does not answer.
     """
-    path = topic_path(topic).partition("/")[2]
-    found = await side.get(f"schemas/{path}/schemas")
+    found = await side.get(_path(side, topic))
     listed = (found or {}).get("getSchemaResponses") or []
     return sorted(listed, key=lambda each: int(each["version"]))
+
+
+def _path(side: Side, topic: TopicName) -> str:
+    _, tenant, namespace, name = topic_path(topic).split("/")
+    if _DECODED_AGAIN.intersection(topic.local_name) and not is_magnetar(side):
+        # Pulsar decodes the name in these paths twice, and would look for another topic.
+        name = quote(name, safe="")
+    return f"schemas/{tenant}/{namespace}/{name}/schemas"
 
 
 def comparable(versions: list[dict[str, Any]]) -> list[Any]:

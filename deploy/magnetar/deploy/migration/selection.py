@@ -1,5 +1,6 @@
 """Selection of the namespaces, topics and clusters to move. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,6 +12,7 @@ from magnetar.sdk.wire import TopicName, TopicNameError
 _SYSTEM_TENANTS: Final = ("pulsar",)
 _SYSTEM_NAMESPACES: Final = ("public/functions",)
 _PARTS_OF_NAMESPACE: Final = 2
+_PARTITION: Final = re.compile(r"-partition-(0|[1-9][0-9]*)\Z")
 
 
 def namespaces_wanted(text: str) -> tuple[str, ...]:
@@ -38,16 +40,32 @@ def chosen_namespaces(found: Iterable[str], wanted: Sequence[str]) -> Sequence[s
         raise SettingsError(
             f"--namespaces: the source has no namespace {missing[0]}; it has {', '.join(known)}"
         )
-    return [name for name in known if (name in wanted if wanted else not is_own(name))]
+    if wanted:
+        return [name for name in known if name in wanted]
+    return [name for name in known if not is_own(name) and not _is_obsolete(name)]
+
+
+def users_tenants(found: Iterable[str]) -> Sequence[str]:
+    """Return the tenants that are not the cluster's own."""
+    return [tenant for tenant in found if tenant not in _SYSTEM_TENANTS]
+
+
+def obsolete_namespaces(found: Iterable[str]) -> Sequence[str]:
+    """Return lines about namespaces of a form that cannot be moved."""
+    return [
+        f"namespace {name} is not moved: the form tenant/cluster/namespace is obsolete"
+        for name in sorted(found)
+        if _is_obsolete(name) and not is_own(name)
+    ]
 
 
 def is_own(namespace: str) -> bool:
-    """Return whether a namespace is the cluster's own, or of an obsolete form."""
-    tenant, _, rest = namespace.partition("/")
-    is_heartbeat = ":" in rest
-    return (
-        tenant in _SYSTEM_TENANTS or namespace in _SYSTEM_NAMESPACES or "/" in rest or is_heartbeat
-    )
+    """Return whether a namespace is the cluster's own."""
+    return namespace.partition("/")[0] in _SYSTEM_TENANTS or namespace in _SYSTEM_NAMESPACES
+
+
+def _is_obsolete(namespace: str) -> bool:
+    return "/" in namespace.partition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,40 +88,53 @@ class TopicPlan:
 
 
 def plain_topics(
-    names: Iterable[str], partitioned: Iterable[str]
-) -> tuple[Sequence[TopicName], Sequence[str]]:
+    names: Iterable[str], partitioned: Mapping[str, int]
+) -> tuple[list[TopicName], list[str]]:
     """Return the topics of a namespace that are not partitioned, and lines about those that cannot
     be moved.
 
     Args:
         names: full names of all topics, partitions one by one.
-        partitioned: full names of the partitioned topics.
+        partitioned: numbers of partitions by full name; 0 for topics that are not moved.
     """
-    parents = set(partitioned)
-    found, refused = [], []
+    rest, left_over = [], []
     for text in sorted(names):
-        if is_hidden(text):
-            continue
-        try:
-            name = TopicName.parse(text)
-        except TopicNameError as error:
-            refused.append(f"topic {text} is not moved: {error}")
-            continue
-        if str(name.partitioned) in parents:
-            continue
+        whole, index = _PARTITION.sub("", text), _PARTITION.search(text)
+        count = partitioned.get(whole)
+        if count is None:
+            rest.append(text)
+        elif index is not None and int(index[1]) >= count > 0:
+            left_over.append(f"topic {text} is not moved: {whole} has {count} partitions only")
+    movable, refused = movable_topics(rest)
+    found = []
+    for name in movable:
         if name.partition_index >= 0:
             refused.append(
-                f"topic {text} is not moved: it is called like a partition, and there is no "
+                f"topic {name} is not moved: it is called like a partition, and there is no "
                 f"partitioned topic {name.partitioned}"
             )
             continue
         found.append(name)
+    return found, left_over + refused
+
+
+def movable_topics(names: Iterable[str]) -> tuple[list[TopicName], list[str]]:
+    """Return topics without the cluster's own, and lines about the others that cannot be moved."""
+    found, refused = [], []
+    for text in sorted(names):
+        if is_system_topic(text):
+            continue
+        if text.rpartition("/")[2].startswith("__"):
+            refused.append(
+                f"topic {text} is not moved: names that begin with __ are for topics of the "
+                "cluster itself"
+            )
+            continue
+        try:
+            found.append(TopicName.parse(text))
+        except TopicNameError as error:
+            refused.append(f"topic {text} is not moved: {error}")
     return found, refused
-
-
-def is_hidden(topic: str) -> bool:
-    """Return whether a topic is internal to the cluster."""
-    return is_system_topic(topic) or topic.rpartition("/")[2].startswith("__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +154,15 @@ class Clusters:
             here = self.target if name == self.source else name
             (found if here in self.known else unknown).append(here)
         return list(dict.fromkeys(found)), unknown
+
+    @staticmethod
+    def left_out_note(what: str, cluster: str) -> str:
+        """Return the line about a cluster that the target does not know.
+
+        Args:
+            what: the list of clusters.
+        """
+        return f"{what}: cluster {cluster} is left out: the target does not know it"
 
 
 def tenant_body(

@@ -20,6 +20,11 @@ from magnetar.sdk.wire import TopicName
 _OPERATION_TIMEOUT_MS: Final = 30_000
 _NOT_THERE: Final = 404
 _CONFLICT: Final = 409
+_SERVER: Final = "Magnetar"
+"""First word of the server version that Magnetar brokers report."""
+_NO_OWNER: Final = "find owner"
+"""In Pulsar's refusals with 412 while no broker owns a topic: `Failed to find ownership for topic`,
+`Can't find owner for topic`. No field of the answer tells them from lasting ones."""
 
 
 class Side:
@@ -173,6 +178,11 @@ class Side:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
+def is_magnetar(side: Side) -> bool:
+    """Return whether a cluster is a Magnetar; `check` must have been called."""
+    return side.server_version.startswith(_SERVER)
+
+
 def subscription_path(topic: TopicName, name: str) -> str:
     """Return the path of a subscription below /admin/v2/."""
     return f"{topic_path(topic)}/subscription/{quote(name, safe='')}"
@@ -181,3 +191,12 @@ def subscription_path(topic: TopicName, name: str) -> str:
 def is_refusal(error: Exception, *statuses: int) -> bool:
     """Return whether an error is a refusal with one of these statuses."""
     return isinstance(error, RequestRefusedError) and error.status in statuses
+
+
+def is_unsupported(error: Exception, *statuses: int) -> bool:
+    """Return whether an error is a refusal with one of these statuses, of a cluster whose release
+    does not have the resource.
+
+    A Pulsar also answers 412 while no broker owns the topic, which passes.
+    """
+    return is_refusal(error, *statuses) and _NO_OWNER not in str(error)

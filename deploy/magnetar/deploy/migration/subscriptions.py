@@ -11,10 +11,12 @@ Source: pulsar-admin sheet, sections 9.5 and 9.6.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_plus
 
+from magnetar.deploy.errors import BrokerUnreachableError
 from magnetar.deploy.migration.positions import EntryRange, Interval, PositionMap
 from magnetar.ledger.position import EARLIEST, Position
 
@@ -78,25 +80,54 @@ def is_moved(name: str, stats: Mapping[str, Any]) -> bool:
 
 
 def told_by(stats: Mapping[str, Any], internal: Mapping[str, Any]) -> Sequence[Told]:
-    """Return the subscriptions of one topic, from its statistics and internal statistics."""
-    found = []
-    for name, each in sorted((stats.get("subscriptions") or {}).items()):
-        cursor = (internal.get("cursors") or {}).get(name)
-        if cursor is None or not is_moved(name, each):
-            continue
-        acked = ranges_in(str(cursor.get("individuallyDeletedMessages") or ""))
-        total = cursor.get("totalNonContiguousDeletedMessagesRange")
-        state = SubscriptionState(
-            name,
-            position_in(str(cursor["markDeletePosition"])),
-            tuple(acked),
-            backlog=int(each.get("msgBacklog") or 0),
-            is_replicated=bool(each.get("isReplicated", each.get("replicated", False))),
-            properties=dict(each.get("subscriptionProperties") or {}),
-        )
-        consumers = tuple(str(one.get("consumerName")) for one in each.get("consumers") or ())
-        found.append(Told(state, len(acked) if total is None else int(total), consumers))
-    return found
+    """Return the subscriptions of one topic, from its statistics and internal statistics.
+
+    Raises:
+        BrokerUnreachableError: the internal statistics lack the cursor of one of them.
+    """
+    shown = stats.get("subscriptions") or {}
+    names = sorted(name for name, each in shown.items() if is_moved(name, each))
+    cursors = _cursors_of(names, internal.get("cursors") or {})
+    return [_told(name, shown[name], cursors[name]) for name in names]
+
+
+def _cursors_of(names: Collection[str], listed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the cursors of subscriptions, by the names of these.
+
+    A Magnetar lists cursors by the names of their subscriptions, Pulsar by the names of their nodes
+    in the metadata store: encoded like HTML forms (Java's URLEncoder). All names of a cluster have
+    one form: name by name, `a%3Ab` would be a subscription of its own as well as the cursor of
+    `a:b`.
+
+    Raises:
+        BrokerUnreachableError: the cursor of a subscription is not listed.
+    """
+    if all(name in listed for name in names):
+        return listed
+    decoded = {unquote_plus(name): each for name, each in listed.items()}
+    for name in names:
+        if name not in decoded:
+            raise BrokerUnreachableError(
+                f"the internal statistics of its topic do not list subscription {name} just now, "
+                "so its position is unknown: check that the topic can be consumed, and repeat the "
+                "command"
+            )
+    return decoded
+
+
+def _told(name: str, shown: Mapping[str, Any], cursor: Mapping[str, Any]) -> Told:
+    acked = ranges_in(str(cursor.get("individuallyDeletedMessages") or ""))
+    total = cursor.get("totalNonContiguousDeletedMessagesRange")
+    state = SubscriptionState(
+        name,
+        position_in(str(cursor["markDeletePosition"])),
+        tuple(acked),
+        backlog=int(shown.get("msgBacklog") or 0),
+        is_replicated=bool(shown.get("isReplicated", shown.get("replicated", False))),
+        properties=dict(shown.get("subscriptionProperties") or {}),
+    )
+    consumers = tuple(str(one.get("consumerName")) for one in shown.get("consumers") or ())
+    return Told(state, len(acked) if total is None else int(total), consumers)
 
 
 def position_in(text: str) -> Position:

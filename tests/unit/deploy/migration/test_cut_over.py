@@ -3,6 +3,7 @@ from typing import Any, cast
 
 import pytest
 
+from magnetar.deploy.errors import BrokerUnreachableError
 from magnetar.deploy.migration import cut_over
 from magnetar.deploy.migration.creating import Inventory
 from magnetar.deploy.migration.cut_over import CutOver, is_moved_whole
@@ -17,6 +18,7 @@ from magnetar.ledger.position import Position
 from magnetar.sdk.wire import TopicName
 
 TOPIC = TopicName.parse("persistent://public/default/t")
+NEW = TopicName.parse("persistent://public/default/new")
 CLUSTERS = Clusters("east", "west", frozenset({"west"}))
 
 
@@ -28,20 +30,30 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 class Cluster:
     """A cluster with one topic of one entry, over HTTP."""
 
+    what = "source"
+
     def __init__(self) -> None:
         self.producers: list[str] = []
         self.left = 0
         """Entries that are not copied."""
+        self.subscriptions: dict[str, Any] = {}
+        """Statistics of applications' subscriptions, by name."""
+        self.missing = ""
+        """End of the path of the next request that is answered as if the topic did not exist."""
         self.on_ask: Callable[[str], None] = lambda _: None
         """Called with the path of each request, before it is answered."""
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
         self.on_ask(path)
+        if self.missing and path.endswith(self.missing):
+            self.missing = ""
+            return None
         if path.endswith("/internalStats"):
             return {"numberOfEntries": 1}
         if path.endswith("/stats"):
             publishers = [{"producerName": each} for each in self.producers]
-            return {"publishers": publishers, "subscriptions": {HOLD: {"msgBacklog": self.left}}}
+            subscriptions = {HOLD: {"msgBacklog": self.left}, **self.subscriptions}
+            return {"publishers": publishers, "subscriptions": subscriptions}
         return None
 
     async def settings(self) -> Mapping[str, str]:
@@ -49,9 +61,8 @@ class Cluster:
 
 
 class Copy:
-    """The copy of the topic."""
+    """The copy of a topic."""
 
-    topic = TOPIC
     problem = ""
     is_idle = True
 
@@ -74,14 +85,32 @@ class Scene:
         self.source = Cluster()
         self.schemas = Schemas()
         self.said: list[str] = []
+        self.found = Inventory(topics=[TopicPlan(TOPIC)])
+        self.copies: dict[TopicName, Copy] = {}
+
+    async def scan(self) -> Inventory:
+        """Find topics, and have schemas of all kinds accepted at the target while they are
+        copied."""
+        assert not any("policies follow" in each for each in self.said), "they are final by now"
+        for topic in self.found.parts:
+            self.copies.setdefault(topic, Copy())
+        return self.found
+
+    async def look(self) -> Inventory:
+        return self.found
+
+    def create_topic(self) -> None:
+        """Have a client of the source create a topic."""
+        self.found = Inventory(topics=[TopicPlan(TOPIC), TopicPlan(NEW)], notes=["late"])
 
     async def run(self) -> Report:
         return await CutOver(
             cast(Side, self.source),
             cast(Side, Cluster()),
             CLUSTERS,
-            Inventory(topics=[TopicPlan(TOPIC)]),
-            [cast(TopicCopy, Copy())],
+            self.scan,
+            self.look,
+            cast(dict[TopicName, TopicCopy], self.copies),
             cast(SchemaCopies, self.schemas),
             self.said.append,
         ).run()
@@ -135,3 +164,46 @@ async def test_an_entry_that_comes_before_the_comparison_ends_keeps_messages_hel
     assert [(each.kind, each.name) for each in report.differences] == [
         ("messages", f"{TOPIC} left")
     ]
+
+
+@pytest.mark.parametrize("missing", ["", "/stats"])
+async def test_a_subscription_that_the_source_does_not_tell_whole_is_not_left_behind(
+    missing: str,
+) -> None:
+    """Without a cursor in the internal statistics, or without the topic in the statistics."""
+    scene = Scene()
+    scene.source.subscriptions["s"] = {"msgBacklog": 1}
+    scene.schemas.on_copy = lambda: setattr(scene.source, "missing", missing)
+    with pytest.raises(BrokerUnreachableError):  # the cut-over begins again
+        await scene.run()
+
+
+async def test_a_topic_that_is_created_while_the_cut_over_waits_is_moved() -> None:
+    scene = Scene()
+    scene.source.producers = ["p"]
+
+    def on_ask(path: str) -> None:
+        if path.endswith("/t/stats") and scene.source.producers and scene.said:
+            scene.create_topic()
+            scene.source.producers = []
+
+    scene.source.on_ask = on_ask
+    report = await scene.run()
+    assert is_moved_whole(report)
+    assert report.entries == 2
+    assert report.notes == ["late"]
+
+
+async def test_a_topic_that_is_created_before_the_comparison_ends_keeps_messages_held() -> None:
+    scene = Scene()
+
+    def on_ask(path: str) -> None:
+        if path.endswith("/retention"):  # policies come after messages
+            scene.create_topic()
+
+    scene.source.on_ask = on_ask
+    report = await scene.run()
+    assert not is_moved_whole(report)
+    (found,) = report.differences
+    assert (found.kind, found.source) == ("topic", [str(NEW)])
+    assert any("repeat --cut-over" in each for each in report.notes)

@@ -4,12 +4,14 @@ from typing import Any, cast
 
 import pytest
 
+from magnetar.deploy.errors import BrokerUnreachableError
 from magnetar.deploy.migration import moving_subscriptions
-from magnetar.deploy.migration.moving_subscriptions import Part, state_at_source
+from magnetar.deploy.migration.moving_subscriptions import Part, set_at_target, state_at_source
 from magnetar.deploy.migration.positions import Interval, PositionMap
 from magnetar.deploy.migration.sides import Side
 from magnetar.deploy.migration.subscriptions import (
     HOLD,
+    Moved,
     PartOfBatch,
     SubscriptionState,
     Told,
@@ -162,3 +164,29 @@ async def test_entries_that_arrive_while_statistics_are_asked_for_are_read(
 
     monkeypatch.setattr(source, "get", get_while_entries_arrive)
     assert (await source.state()).acked == ()
+
+
+class Target:
+    """A target that has the subscription, but lists none: it loads the topic."""
+
+    what = "target"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def create(self, path: str, body: Any = None, query: Any = None) -> bool:
+        return False
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        return None
+
+    async def ask(self, method: str, path: str, body: Any = None, query: Any = None) -> None:
+        self.asked.append(path)
+
+
+async def test_a_subscription_that_may_be_in_use_at_the_target_is_not_reset() -> None:
+    target = Target()
+    state = SubscriptionState("s", Position(5, 1))
+    with pytest.raises(BrokerUnreachableError):  # the cut-over begins again
+        await set_at_target(cast(Side, target), TOPIC, state, Moved(Position(90, 1), (), {}))
+    assert target.asked == []

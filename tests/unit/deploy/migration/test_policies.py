@@ -75,6 +75,9 @@ def test_clusters_have_the_names_that_they_have_at_the_target() -> None:
     assert any("north" in note for note in plan.notes)
     alone = namespace_plan({"replication_clusters": ["java"]}, CLUSTERS)
     assert [each for each in alone.settings if each.path == "replication"] == []
+    for allowed, expected in ((["java", "west", "north"], ["ours", "west"]), (["java"], ["ours"])):
+        plan = namespace_plan({"allowed_clusters": allowed}, CLUSTERS)
+        assert [each.body for each in plan.settings if each.path == "allowedClusters"] == [expected]
 
 
 def test_policies_compare_under_the_names_of_their_clusters() -> None:
@@ -89,12 +92,17 @@ def test_policies_of_topics_are_set_if_they_say_anything() -> None:
         ("maxProducers", None),
         ("schemaValidationEnforced", False),
         ("subscriptionTypesEnabled", []),
-        ("replication", ["java"]),
+        ("replication", ["north"]),
     ):
         assert of_topic(name, value) is None
     ttl = of_topic("messageTTL", 5)
     assert (ttl.query, ttl.body) == ({"messageTTL": "5"}, None)  # type: ignore[attr-defined]
     assert of_topic("deduplicationEnabled", False).body is False  # type: ignore[attr-defined]
+
+
+def test_a_topic_that_is_not_copied_with_its_namespace_is_not_copied_at_the_target() -> None:
+    for value, expected in ((["java"], ["ours"]), (["java", "west", "north"], ["ours", "west"])):
+        assert of_topic("replication", value).body == expected  # type: ignore[attr-defined]
 
 
 def test_every_policy_of_a_topic_of_the_table_is_looked_at() -> None:

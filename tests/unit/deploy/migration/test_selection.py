@@ -22,7 +22,7 @@ def test_namespaces_are_given_with_commas() -> None:
 
 def test_all_namespaces_but_the_clusters_own_are_moved_if_none_is_given() -> None:
     found = ["public/default", "pulsar/system", "pulsar/host:8080", "public/functions", "a/east/b"]
-    assert chosen_namespaces(found, ()) == ["public/default"]
+    assert chosen_namespaces([*found, "a/b:2"], ()) == ["a/b:2", "public/default"]
     assert chosen_namespaces(found, ("public/functions",)) == ["public/functions"]
 
 
@@ -40,11 +40,13 @@ def test_topics_are_plain_if_they_are_no_partitions_and_no_system_topics() -> No
         f"{base}lone-partition-3",
         f"{base}__change_events",
         f"{base}__transaction_buffer_snapshot",
+        f"{base}__mine",
     ]
-    found, refused = plain_topics(names, [f"{base}parts"])
+    found, refused = plain_topics(names, {f"{base}parts": 2})
     assert [str(each) for each in found] == [f"{base}plain"]
-    assert len(refused) == 1
-    assert "lone-partition-3" in refused[0]
+    assert len(refused) == 2
+    assert "__mine" in refused[0]
+    assert "lone-partition-3" in refused[1]
 
 
 def test_a_topic_has_its_messages_in_its_partitions() -> None:

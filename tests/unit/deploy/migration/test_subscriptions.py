@@ -1,3 +1,8 @@
+from typing import Any
+
+import pytest
+
+from magnetar.deploy.errors import BrokerUnreachableError
 from magnetar.deploy.migration.positions import EntryRange, Interval, PositionMap
 from magnetar.deploy.migration.subscriptions import (
     HOLD,
@@ -46,6 +51,45 @@ def test_statistics_tell_of_the_subscriptions_of_applications_only() -> None:
     assert (found.state.mark, found.state.backlog) == (Position(5, 1), 3)
     assert found.state.acked == (Interval(Position(5, 2), Position(5, 4)),)
     assert not found.is_complete
+
+
+def told(names: list[str], cursors: dict[str, str]) -> dict[str, Position]:
+    """Return the marks of subscriptions that are in the statistics. `cursors`: marks in the
+    internal statistics."""
+    stats: dict[str, Any] = {"subscriptions": {name: {} for name in names}}
+    internal = {"cursors": {key: {"markDeletePosition": mark} for key, mark in cursors.items()}}
+    return {each.state.name: each.state.mark for each in told_by(stats, internal)}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("app:worker", "app%3Aworker"),
+        ("a:b/c ü", "a%3Ab%2Fc+%C3%BC"),
+        ("a+b%3Ac*~", "a%2Bb%253Ac*%7E"),
+        ("plain-name_1.0", "plain-name_1.0"),
+    ],
+)
+def test_a_cursor_is_found_under_the_name_of_its_node_in_pulsar(name: str, key: str) -> None:
+    assert told([name, "plain"], {key: "5:1", "plain": "5:2"}) == {
+        name: Position(5, 1),
+        "plain": Position(5, 2),
+    }
+
+
+def test_names_that_look_encoded_are_not_mixed_up() -> None:
+    expected = {"a:b": Position(5, 1), "a%3Ab": Position(5, 2)}
+    assert told(["a:b", "a%3Ab"], {"a%3Ab": "5:1", "a%253Ab": "5:2"}) == expected
+    assert told(["a:b", "a%3Ab"], {"a:b": "5:1", "a%3Ab": "5:2"}) == expected
+    assert told(["a%3Ab"], {"a%3Ab": "5:2"}) == {"a%3Ab": Position(5, 2)}, "of a Magnetar"
+
+
+@pytest.mark.parametrize("cursors", [{}, {"other": "5:1"}, {"a%253Ab": "5:1"}])
+def test_a_subscription_whose_cursor_is_not_told_is_not_passed_over(
+    cursors: dict[str, str],
+) -> None:
+    with pytest.raises(BrokerUnreachableError, match="subscription a:b"):
+        told(["a:b"], cursors)
 
 
 def test_a_backlog_is_looked_at_where_batches_may_be_acknowledged_in_part() -> None:

@@ -68,6 +68,7 @@ class Security:
         returned."""
         self._passwords: Passwords | None = None
         self._tokens: TokenMethod | None = None
+        self._issuers = self._make_issuers()
         self._client_token = b""
         self._peer_tls: ClientTls | None = None
         self.authenticator = Authenticator(
@@ -173,6 +174,8 @@ class Security:
     def close(self) -> None:
         if self._following is not None:
             self._following.cancel()
+        if self._issuers is not None:
+            self._issuers.close()
         self.authorizer.close()
 
     # Files
@@ -232,7 +235,7 @@ class Security:
             claims = Claims(
                 settings.token_role_claim, settings.token_audience_claim, settings.token_audience
             )
-            self._tokens = TokenMethod(claims, self._issuers(), self._clock)
+            self._tokens = TokenMethod(claims, self._issuers, self._clock)
             methods[TOKEN] = self._tokens
         if settings.basic_auth_file:
             self._passwords = Passwords(
@@ -257,7 +260,7 @@ class Security:
                 keys.append(make(read_key(where, self._read, what=setting), what=setting))
         return tuple(keys)
 
-    def _issuers(self) -> Issuers | None:
+    def _make_issuers(self) -> Issuers | None:
         settings = self._settings
         if not settings.oauth_issuers:
             return None

@@ -94,15 +94,15 @@ class ProducerSession:
         ]
         try:
             made = await asyncio.gather(*making, return_exceptions=True)
+            producers = [each for each in made if isinstance(each, Producer)]
+            failure = next((each for each in made if isinstance(each, BaseException)), None)
+            if failure is not None or self._is_closed:
+                await asyncio.gather(
+                    *(each.close(flush=False) for each in producers), return_exceptions=True
+                )
         except asyncio.CancelledError:
             self._cut_off += making
             raise
-        producers = [each for each in made if isinstance(each, Producer)]
-        failure = next((each for each in made if isinstance(each, BaseException)), None)
-        if failure is not None or self._is_closed:
-            await asyncio.gather(
-                *(each.close(flush=False) for each in producers), return_exceptions=True
-            )
         if failure is not None:
             raise failure
         if not self._is_closed:

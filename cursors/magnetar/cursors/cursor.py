@@ -111,6 +111,7 @@ class Cursor(SubscriptionCursor):
         name: str,
         *,
         initial: Position | None = None,
+        initial_words: Sequence[int] = (),
         properties: Mapping[str, str] | None = None,
         position_properties: Mapping[str, int] | None = None,
         settings: CursorSettings | None = None,
@@ -120,9 +121,10 @@ class Cursor(SubscriptionCursor):
         """Open the cursor `name` of an open log, or register it.
 
         An existing cursor continues where it was; its former owner is fenced. A new one starts so
-        that `initial` is the first entry to deliver (EARLIEST, LATEST or a position, see `reset`).
-        It gets the given subscription and position properties, and is durable on return. `pace` is
-        shared with the other cursors of the owner; without it, the cursor saves at its interval.
+        that `initial` is the first entry to deliver (EARLIEST, LATEST or a position, see `reset`);
+        `initial_words` (ack_set) mark passed indexes of that entry. It gets the given subscription
+        and position properties, and is durable on return. `pace` is shared with the other cursors
+        of the owner; without it, the cursor saves at its interval.
 
         Raises:
             NoSuchCursorError: the cursor does not exist, and `initial` is None.
@@ -144,6 +146,7 @@ class Cursor(SubscriptionCursor):
                         name,
                         path,
                         initial,
+                        initial_words,
                         properties or {},
                         position_properties or {},
                         settings,
@@ -167,6 +170,7 @@ class Cursor(SubscriptionCursor):
         name: str,
         path: str,
         initial: Position | None,
+        initial_words: Sequence[int],
         properties: Mapping[str, str],
         position_properties: Mapping[str, int],
         settings: CursorSettings,
@@ -176,14 +180,14 @@ class Cursor(SubscriptionCursor):
         first: CursorNode | None = None
         if initial is not None:
             state = AckState(log, EARLIEST)
-            state.reset(initial)
+            state.reset(initial, initial_words)
             first = CursorNode(
                 epoch=1,
                 mark_delete=state.mark_delete,
                 position_properties=dict(position_properties),
                 properties=dict(properties),
                 last_active_ms=clock.wall_ms(),
-            )
+            ).with_snapshot(state.snapshot())
         stored, is_new = await get_or_create_node(store, path, first)
         owned = OwnedNode(store, path, stored)
         saver = CursorSaver(

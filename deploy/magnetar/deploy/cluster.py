@@ -335,6 +335,12 @@ class Cluster:
             _log.warning("cluster_record_not_written", error=str(error))
 
     async def _look_after(self, child: Child) -> None:
+        try:
+            await self._keep_running(child)
+        except Exception:  # noqa: BLE001 - the task's end must not go unnoticed
+            _log.exception("server_not_looked_after", server=child.plan.name)
+
+    async def _keep_running(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
         name, failures = child.plan.name, 1
         if child in self._left_out:
@@ -389,6 +395,10 @@ class Cluster:
             await child.start(_READY_TIMEOUT_S)
         except (DeployError, OSError) as error:
             _log.error("server_not_restarted", server=child.plan.name, error=str(error))
+            self._tell_who_runs()
+            return False
+        except Exception:  # noqa: BLE001 - a defect must not end the restarts of a server
+            _log.exception("server_not_restarted", server=child.plan.name)
             self._tell_who_runs()
             return False
         _log.warning("server_restarted", server=child.plan.name, pid=child.pid)

@@ -57,9 +57,13 @@ class Child:
 
         Raises:
             ServerEndedError: the server ended instead.
-            DeployError: the server was not ready in time, and was killed.
+            DeployError: the server was not ready in time, and was killed; or its former process
+                still runs, for example because the disk holds up its end.
         """
-        assert not self.is_running, f"{self.plan.name} runs already"
+        if self.is_running:
+            raise DeployError(
+                f"{self.plan.name} (pid {self.pid}) has not ended yet, and is started only then"
+            )
         log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
             process = self._process = await asyncio.create_subprocess_exec(

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -41,15 +42,14 @@ def link_network(
         TlsConfigError, SharedSecretConfigError: a file cannot be used.
     """
     network: Network = SystemNetwork()
-    reloads: list[Reload] = []
-    paths: list[str] = []
+    parts: list[tuple[Sequence[str], Reload]] = []
     if settings.has_tls:
         files = TlsFiles(settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file)
         client = ClientTls(files, checks_host=settings.tls_checks_host)
         server = ServerTls(files, requires_certificate=True) if serves else None
         network = TlsNetwork(server=server, client=client)
-        reloads += [client.reload] if server is None else [client.reload, server.reload]
-        paths += [files.certificate, files.key, files.authorities]
+        paths = [files.certificate, files.key, files.authorities]
+        parts.append((paths, partial(_reload_tls, client, server)))
     path = settings.shared_secret_file
     if path:
         if settings.shared_secret_create:
@@ -66,14 +66,21 @@ def link_network(
         def reload() -> None:
             guarded.secrets = _secrets_in(path)
 
-        reloads.append(reload)
-        paths.append(path)
-    if opened is not None and settings.tls_reload_s and paths:
-        following = asyncio.get_running_loop().create_task(
-            _follow(paths, reloads, settings.tls_reload_s), name="link-files"
-        )
-        opened.callback(following.cancel)
+        parts.append(([path], reload))
+    if opened is not None and settings.tls_reload_s:
+        # Each part on its own: a broken certificate must not keep a secret in force that leaked.
+        for part in parts:
+            following = asyncio.get_running_loop().create_task(
+                _follow(*part, settings.tls_reload_s), name="link-files"
+            )
+            opened.callback(following.cancel)
     return network
+
+
+def _reload_tls(client: ClientTls, server: ServerTls | None) -> None:
+    client.reload()
+    if server is not None:
+        server.reload()
 
 
 def _secrets_in(path: str) -> tuple[bytes, ...]:
@@ -86,7 +93,7 @@ def _secrets_in(path: str) -> tuple[bytes, ...]:
     return parse_secrets(data, where=path)
 
 
-async def _follow(paths: Sequence[str], reloads: Sequence[Reload], interval_s: float) -> None:
+async def _follow(paths: Sequence[str], reload: Reload, interval_s: float) -> None:
     known = _contents(paths)
     while True:
         await asyncio.sleep(interval_s)
@@ -94,11 +101,13 @@ async def _follow(paths: Sequence[str], reloads: Sequence[Reload], interval_s: f
         if found == known:
             continue
         try:
-            for reload in reloads:
-                reload()
+            reload()
         except LedgerError as error:
             # The former files stay in force; a certificate and its key change one after the other.
             _log.warning("link_files_refused", error=str(error))
+            continue
+        except Exception:  # noqa: BLE001 - a defect must not end the following of the files
+            _log.exception("link_files_refused")
             continue
         known = found
         _log.info("link_files_reloaded")

@@ -72,6 +72,14 @@ async def test_a_new_cursor_at_the_latest_position_sees_only_what_follows(world:
     assert cursor.backlog_entries == 2
 
 
+async def test_a_new_cursor_may_begin_inside_a_batch(world: World) -> None:
+    cursor = await world.open(Position(3, 7), words=(0b1100,))
+    assert cursor.mark_delete == Position(3, 6)
+    assert cursor.remaining_words(Position(3, 7)) == (0b1100,)
+    again = await world.open()
+    assert again.remaining_words(Position(3, 7)) == (0b1100,)
+
+
 async def test_an_unknown_cursor_without_an_initial_position_is_an_error(world: World) -> None:
     with pytest.raises(NoSuchCursorError):
         await world.open(None)

@@ -1,6 +1,7 @@
 """What the tests of cursors share: everything around one cursor, and what may happen to it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from magnetar.cursors.cursor import Cursor
@@ -27,7 +28,12 @@ class World:
     clock: StoppedClock = field(default_factory=StoppedClock)
 
     async def open(
-        self, initial: Position | None = EARLIEST, *, interval_ms: int = NEVER_MS, **changes: int
+        self,
+        initial: Position | None = EARLIEST,
+        *,
+        words: Sequence[int] = (),
+        interval_ms: int = NEVER_MS,
+        **changes: int,
     ) -> Cursor:
         settings = CursorSettings(ack_persist_interval_ms=interval_ms).model_copy(update=changes)
         return await Cursor.open(
@@ -36,6 +42,7 @@ class World:
             self.store,
             NAME,
             initial=initial,
+            initial_words=words,
             properties={"team": "a"},
             settings=settings,
             clock=self.clock,

@@ -245,10 +245,15 @@ class _Subscriptions:
             first, words = (LATEST, ()) if place is None else await first_of(there, place)
             values = (place.properties if place is not None else None) or {}
             await operating.create_subscription(
-                self._context.topics, there, sub, first, values, words
+                self._context.topics,
+                there,
+                sub,
+                first,
+                values,
+                words,
+                is_replicated=replicated
+                and self._context.settings.replicated_subscriptions_enabled,
             )
-            if replicated and self._context.settings.replicated_subscriptions_enabled:
-                await operating.subscription_of(there, sub).set_replicated(True)
 
         name = await self._persistent(tenant, namespace, topic)
         body = place.model_dump(by_alias=True) if place is not None else None

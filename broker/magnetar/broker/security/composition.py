@@ -3,6 +3,9 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -42,6 +45,22 @@ from magnetar.ledger.tls import ClientTls, ServerTls, TlsFiles, TlsNetwork
 _log = structlog.get_logger()
 
 
+class _MakeKey(Protocol):
+    def __call__(self, data: bytes, *, what: str) -> TokenKey: ...
+
+
+@dataclass(slots=True)
+class _Part:
+    """Files that are only usable together, and what reads them."""
+
+    name: str
+    paths: list[str]
+    load: Callable[[], None]
+    """Raises SecurityConfigError or TlsConfigError; the previous files then stay in force."""
+    known: list[bytes] = field(default_factory=list)
+    """Contents when they were read, in the order of the paths."""
+
+
 class Security:
     """Authentication, authorization, audit and TLS of one broker."""
 
@@ -62,12 +81,16 @@ class Security:
         self._network = network
         self._read = read
         self._following: asyncio.Task[None] | None = None
+        self._parts = self._all_parts()
         self.audit = Audit(clock.monotonic_s, events_per_s=settings.audit_events_per_s)
         self.tls: ServerTls | None = None
         """Certificates of both TLS ports. None if there is no such port, and before `load` has
         returned."""
         self._passwords: Passwords | None = None
         self._tokens: TokenMethod | None = None
+        self._token_keys: dict[str, TokenKey] = {}
+        """The broker's own keys, by setting."""
+        self._issuers = self._make_issuers()
         self._client_token = b""
         self._peer_tls: ClientTls | None = None
         self.authenticator = Authenticator(
@@ -129,43 +152,36 @@ class Security:
         Raises:
             SecurityConfigError, TlsConfigError: one of the files cannot be used.
         """
-        settings = self._settings
-        if settings.tls_certificate_file:
-            if self.tls is None:
-                self.tls = ServerTls(
-                    TlsFiles(
-                        settings.tls_certificate_file,
-                        settings.tls_key_file,
-                        settings.tls_ca_file,
-                    ),
-                    requires_certificate=settings.tls_require_client_certificate,
-                )
+        for part in self._parts:
+            found = self._contents(part)
+            part.load()
+            part.known = found
+
+    def reload(self) -> None:
+        """Read the files again that have changed.
+
+        Each part is read on its own. If one of its files is unusable, the previous ones stay in
+        force for this part alone: a user who was removed must not get in because a certificate is
+        broken.
+        """
+        for part in self._parts:
+            found = self._contents(part)
+            if found == part.known:
+                continue
+            try:
+                part.load()
+            except (SecurityConfigError, LedgerError) as error:
+                # A certificate and its key change one after the other: the next look succeeds.
+                _log.warning("security_files_refused", part=part.name, error=str(error))
+            except Exception:  # noqa: BLE001 - a defect must not end the following of the files
+                _log.exception("security_files_refused", part=part.name)
             else:
-                self.tls.reload()
-        if settings.broker_client_tls:
-            if self._peer_tls is None:
-                self._peer_tls = ClientTls(
-                    TlsFiles(
-                        settings.broker_client_tls_certificate_file,
-                        settings.broker_client_tls_key_file,
-                        settings.broker_client_tls_ca_file,
-                    )
-                )
-            else:
-                self._peer_tls.reload()
-        if self._tokens is not None:
-            self._tokens.keys = self._token_keys()
-        if self._passwords is not None:
-            what = "basic_auth_file"
-            data = read_key(settings.basic_auth_file, self._read, what=what)
-            self._passwords.replace(parse_passwords(data.decode("utf-8", "replace"), what=what))
-        where = settings.broker_client_token.get_secret_value()
-        if where:
-            self._client_token = read_key(where, self._read, what="broker_client_token").strip()
+                part.known = found
+                _log.info("security_files_reloaded", part=part.name)
 
     def start(self) -> None:
         """Check the files for changes every `security_reload_s` seconds. Call `load` before."""
-        if self._settings.security_reload_s and self._paths():
+        if self._settings.security_reload_s and any(part.paths for part in self._parts):
             self._following = asyncio.get_running_loop().create_task(
                 self._follow(), name="security-files"
             )
@@ -173,54 +189,83 @@ class Security:
     def close(self) -> None:
         if self._following is not None:
             self._following.cancel()
+        if self._issuers is not None:
+            self._issuers.close()
         self.authorizer.close()
 
     # Files
 
     async def _follow(self) -> None:
-        contents = self._contents()
         while True:
             await asyncio.sleep(self._settings.security_reload_s)
-            found = self._contents()
-            if found == contents:
-                continue
-            try:
-                self.load()
-            except (SecurityConfigError, LedgerError) as error:
-                # The previous ones stay in force. A certificate and its key change one after the
-                # other.
-                _log.warning("security_files_refused", error=str(error))
-                continue
-            except Exception:  # noqa: BLE001 - a defect must not end the following of the files
-                _log.exception("security_files_refused")
-                continue
-            contents = found
-            _log.info("security_files_reloaded")
+            self.reload()
 
-    def _contents(self) -> dict[str, bytes]:
-        contents: dict[str, bytes] = {}
-        for path in self._paths():
+    def _contents(self, part: "_Part") -> list[bytes]:
+        contents: list[bytes] = []
+        for path in part.paths:
             try:
-                contents[path] = self._read(path)
+                contents.append(self._read(path))
             except OSError:
-                contents[path] = b""
+                contents.append(b"")
         return contents
 
-    def _paths(self) -> list[str]:
+    def _all_parts(self) -> list["_Part"]:
         settings = self._settings
-        named = [
-            settings.tls_certificate_file,
-            settings.tls_key_file,
-            settings.tls_ca_file,
-            settings.broker_client_tls_certificate_file,
-            settings.broker_client_tls_key_file,
-            settings.broker_client_tls_ca_file,
-            settings.basic_auth_file,
-            settings.token_public_key,
-            settings.token_secret_key.get_secret_value(),
-            settings.broker_client_token.get_secret_value(),
-        ]
-        return [each.removeprefix("file://") for each in named if each and each[:5] != "data:"]
+        parts: list[_Part] = []
+        if settings.tls_certificate_file:
+            tls = (settings.tls_certificate_file, settings.tls_key_file, settings.tls_ca_file)
+            parts.append(_Part("tls", _paths(*tls), partial(self._load_tls, TlsFiles(*tls))))
+        if settings.broker_client_tls:
+            peer = (
+                settings.broker_client_tls_certificate_file,
+                settings.broker_client_tls_key_file,
+                settings.broker_client_tls_ca_file,
+            )
+            load = partial(self._load_peer_tls, TlsFiles(*peer))
+            parts.append(_Part("broker_client_tls", _paths(*peer), load))
+        for setting, where, make in (
+            ("token_secret_key", settings.token_secret_key.get_secret_value(), secret_key),
+            ("token_public_key", settings.token_public_key, public_key),
+        ):
+            if where:
+                load = partial(self._load_token_key, setting, where, make)
+                parts.append(_Part(setting, _paths(where), load))
+        if settings.basic_auth_file:
+            parts.append(
+                _Part("basic_auth_file", _paths(settings.basic_auth_file), self._load_passwords)
+            )
+        token = settings.broker_client_token.get_secret_value()
+        if token:
+            load = partial(self._load_client_token, token)
+            parts.append(_Part("broker_client_token", _paths(token), load))
+        return parts
+
+    def _load_tls(self, files: TlsFiles) -> None:
+        if self.tls is None:
+            requires = self._settings.tls_require_client_certificate
+            self.tls = ServerTls(files, requires_certificate=requires)
+        else:
+            self.tls.reload()
+
+    def _load_peer_tls(self, files: TlsFiles) -> None:
+        if self._peer_tls is None:
+            self._peer_tls = ClientTls(files)
+        else:
+            self._peer_tls.reload()
+
+    def _load_token_key(self, setting: str, where: str, make: "_MakeKey") -> None:
+        assert self._tokens is not None
+        self._token_keys[setting] = make(read_key(where, self._read, what=setting), what=setting)
+        self._tokens.keys = tuple(self._token_keys.values())
+
+    def _load_passwords(self) -> None:
+        assert self._passwords is not None
+        what = "basic_auth_file"
+        data = read_key(self._settings.basic_auth_file, self._read, what=what)
+        self._passwords.replace(parse_passwords(data.decode("utf-8", "replace"), what=what))
+
+    def _load_client_token(self, where: str) -> None:
+        self._client_token = read_key(where, self._read, what="broker_client_token").strip()
 
     # Methods
 
@@ -232,7 +277,7 @@ class Security:
             claims = Claims(
                 settings.token_role_claim, settings.token_audience_claim, settings.token_audience
             )
-            self._tokens = TokenMethod(claims, self._issuers(), self._clock)
+            self._tokens = TokenMethod(claims, self._issuers, self._clock)
             methods[TOKEN] = self._tokens
         if settings.basic_auth_file:
             self._passwords = Passwords(
@@ -246,18 +291,7 @@ class Security:
             methods[TLS] = TlsMethod()
         return methods
 
-    def _token_keys(self) -> tuple[TokenKey, ...]:
-        settings = self._settings
-        keys: list[TokenKey] = []
-        for setting, where, make in (
-            ("token_secret_key", settings.token_secret_key.get_secret_value(), secret_key),
-            ("token_public_key", settings.token_public_key, public_key),
-        ):
-            if where:
-                keys.append(make(read_key(where, self._read, what=setting), what=setting))
-        return tuple(keys)
-
-    def _issuers(self) -> Issuers | None:
+    def _make_issuers(self) -> Issuers | None:
         settings = self._settings
         if not settings.oauth_issuers:
             return None
@@ -277,6 +311,11 @@ class Security:
             ),
             clock=self._clock,
         )
+
+
+def _paths(*named: str) -> list[str]:
+    """Return the paths of files among the values of settings."""
+    return [each.removeprefix("file://") for each in named if each and each[:5] != "data:"]
 
 
 def _fetcher(network: Network, *, authorities: str, timeout_s: float) -> Fetch:

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -69,7 +70,8 @@ class Issuers:
         self._clock = clock
         self._keys: dict[str, _Keys] = {}
         self._tried_s: dict[str, float] = {}
-        self._locks = {issuer: asyncio.Lock() for issuer in self._issuers}
+        self._refreshing: dict[str, asyncio.Task[None]] = {}
+        """Requests under way, by issuer."""
 
     def knows(self, issuer: object) -> bool:
         """Whether tokens of this issuer are accepted."""
@@ -88,13 +90,16 @@ class Issuers:
         keys = await self._keys_for(str(issuer), key_id if isinstance(key_id, str) else None)
         return verify(token, keys, self._claims, now_ms=self._clock.wall_ms())
 
+    def close(self) -> None:
+        """Cancel the requests under way."""
+        for refreshing in self._refreshing.values():
+            refreshing.cancel()
+
     async def _keys_for(self, issuer: str, key_id: str | None) -> list[TokenKey]:
         """Return the keys that may have signed a token with this key id."""
         keys = self._keys.get(issuer)
         if not self._will_do(keys, key_id):
-            async with self._locks[issuer]:
-                if not self._will_do(self._keys.get(issuer), key_id):
-                    await self._refresh(issuer)
+            await self._refreshed(issuer)
             keys = self._keys.get(issuer)
         if keys is None:
             raise AuthenticationError("the issuer of the token does not answer: try again")
@@ -114,18 +119,40 @@ class Issuers:
             return False
         return key_id is None or key_id in keys.by_id
 
+    async def _refreshed(self, issuer: str) -> None:
+        """Wait for the request under way, or send one unless the last was less than
+        `refresh_min_s` ago.
+
+        All logins share the request, in a task of its own. A client that disconnects during its
+        login must not end the request: the next one would be refused for `refresh_min_s`.
+        """
+        refreshing = self._refreshing.get(issuer)
+        if refreshing is None:
+            now_s = self._clock.monotonic_s()
+            tried_s = self._tried_s.get(issuer)
+            if tried_s is not None and now_s - tried_s < self._freshness.refresh_min_s:
+                return
+            self._tried_s[issuer] = now_s
+            refreshing = asyncio.create_task(self._refresh(issuer), name=f"read-keys-{issuer}")
+            self._refreshing[issuer] = refreshing
+            refreshing.add_done_callback(partial(self._refresh_done, issuer))
+        await asyncio.shield(refreshing)
+
+    def _refresh_done(self, issuer: str, refreshing: "asyncio.Task[None]") -> None:
+        del self._refreshing[issuer]
+        if not refreshing.cancelled():
+            refreshing.exception()  # retrieved, even if there is no waiter left
+
     async def _refresh(self, issuer: str) -> None:
-        """Fetch the issuer's keys, unless the last attempt was less than `refresh_min_s` ago."""
-        now_s = self._clock.monotonic_s()
-        tried_s = self._tried_s.get(issuer)
-        if tried_s is not None and now_s - tried_s < self._freshness.refresh_min_s:
-            return
-        self._tried_s[issuer] = now_s
         try:
             url = self._jwks_url or await self._discover(issuer)
-            self._keys[issuer] = _parse(await self._fetch(url), self._clock.monotonic_s())
+            keys, left_out = _parse(await self._fetch(url), self._clock.monotonic_s())
         except (OSError, ValueError) as error:
             _log.warning("issuer_keys_not_read", issuer=issuer, error=str(error))
+            return
+        self._keys[issuer] = keys
+        if left_out:
+            _log.info("issuer_keys_left_out", issuer=issuer, keys=left_out)
 
     async def _discover(self, issuer: str) -> str:
         """Return the URL of the issuer's keys."""
@@ -146,34 +173,49 @@ def _json_object(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _parse(data: bytes, now_s: float) -> _Keys:
-    """Return the keys of a JWKS document; keys of unknown kinds are left out."""
-    from cryptography.hazmat.primitives.asymmetric import ec, rsa
-    from jwt import PyJWK, PyJWTError
+def _parse(data: bytes, now_s: float) -> tuple[_Keys, int]:
+    """Return the usable keys of a JWKS document, and how many keys that sign were left out because
+    of their kind or form.
 
+    Raises:
+        ValueError: no key is usable. The keys that were read before stay in force.
+    """
     listed = _json_object(data).get("keys")
     if not isinstance(listed, list):
         raise ValueError("the document has no keys")
     keys = _Keys({}, [], now_s)
+    left_out = max(0, len(listed) - KEYS_MAX)
     for each in listed[:KEYS_MAX]:
-        # Only public keys that sign. A published symmetric key would let anybody sign.
-        if not isinstance(each, dict) or each.get("kty") not in ("RSA", "EC"):
+        if isinstance(each, dict) and each.get("use", "sig") != "sig":
             continue
-        if each.get("use", "sig") != "sig":
-            continue
-        try:
-            key = PyJWK.from_dict(each).key
-        except (PyJWTError, ValueError, TypeError, KeyError):
-            continue
-        if not isinstance(key, (rsa.RSAPublicKey, ec.EllipticCurvePublicKey)):
-            continue
-        try:
-            usable = token_key(key, what="an issuer's key")
-        except SecurityConfigError:
+        usable = _usable(each)
+        if usable is None:
+            left_out += 1
             continue
         key_id = each.get("kid")
         if isinstance(key_id, str):
             keys.by_id[key_id] = usable
         else:
             keys.without_id.append(usable)
-    return keys
+    if not keys.by_id and not keys.without_id:
+        raise ValueError(
+            f"none of the {len(listed)} keys of the document is an RSA or EC key that signs"
+        )
+    return keys, left_out
+
+
+def _usable(key: object) -> TokenKey | None:
+    """Return the public key in one entry of a JWKS document; None if it is of another kind."""
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from jwt import PyJWK, PyJWTError
+
+    # Only public keys. A published symmetric key would let anybody sign.
+    if not isinstance(key, dict) or key.get("kty") not in ("RSA", "EC"):
+        return None
+    try:
+        public = PyJWK.from_dict(key).key
+        if not isinstance(public, (rsa.RSAPublicKey, ec.EllipticCurvePublicKey)):
+            return None
+        return token_key(public, what="an issuer's key")
+    except (PyJWTError, ValueError, TypeError, KeyError, SecurityConfigError):
+        return None

@@ -132,19 +132,37 @@ class Passwords:
         return self._decoys[number % len(self._decoys)]
 
     async def _check(self, password: bytes, hashed: str | None, decoy: str | None) -> None:
+        checked = hashed or decoy
+        if checked is None:
+            raise AuthenticationError(_WRONG)
         if self._waiting >= self._waiting_max:
             raise AuthenticationError("too many passwords are being checked: try again")
         self._waiting += 1
         try:
-            async with self._at_once:
-                checked = hashed or decoy
-                is_right = checked is not None and await asyncio.to_thread(
-                    matches, password, checked
-                )
-        finally:
+            await self._at_once.acquire()
+        except BaseException:
             self._waiting -= 1
+            raise
+        is_right = await asyncio.shield(self._begin_check(password, checked))
         if hashed is None or not is_right:
             raise AuthenticationError(_WRONG)
+
+    def _begin_check(self, password: bytes, hashed: str) -> "asyncio.Future[bool]":
+        """Begin a check on a thread.
+
+        A thread cannot be cancelled. So a check keeps its place until it ends, even if its client
+        disconnects: else a client that connects again and again could occupy all threads.
+        """
+        loop = asyncio.get_running_loop()
+        checking = loop.run_in_executor(None, matches, password, hashed)
+        checking.add_done_callback(self._check_done)
+        return checking
+
+    def _check_done(self, checking: "asyncio.Future[bool]") -> None:
+        self._waiting -= 1
+        self._at_once.release()
+        if not checking.cancelled():
+            checking.exception()  # retrieved, even if the client has left
 
     def _digest(self, data: bytes) -> bytes:
         return blake2b(data, key=self._secret, digest_size=32).digest()

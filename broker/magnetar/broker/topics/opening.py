@@ -424,10 +424,12 @@ class TopicOpener:
         initial: Position | None = None,
         properties: dict[str, str] | None = None,
         position_properties: dict[str, int] | None = None,
+        initial_words: Sequence[int] = (),
     ) -> Cursor:
         """Open the durable cursor of a subscription; with `initial`, create it if need be.
 
-        A new one has its place in the compacted ledger, too.
+        A new one has its place in the compacted ledger, too. `initial_words` (ack_set) mark passed
+        indexes of the entry `initial`.
 
         Raises:
             CursorError
@@ -445,6 +447,7 @@ class TopicOpener:
                 self._store,
                 subscription,
                 initial=initial,
+                initial_words=initial_words,
                 properties=properties,
                 position_properties=position_properties,
                 settings=cursor_settings(self._settings, topic.policies),

@@ -24,7 +24,7 @@ from magnetar.broker.features.retention import trimming
 from magnetar.broker.features.retention.expiry import Expirable, advance
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.positions import position_at_time
-from magnetar.broker.topic.subscription import Subscription
+from magnetar.broker.topic.subscription import REPLICATED_PROPERTY, Subscription
 from magnetar.broker.topics import Topics
 from magnetar.broker.topics.inspecting import nth_unacked
 from magnetar.cursors import Cursor, CursorError
@@ -87,8 +87,13 @@ async def create_subscription(
     first: Position,
     properties: Mapping[str, str],
     words: Sequence[int] = (),
+    *,
+    is_replicated: bool = False,
 ) -> None:
     """Create a durable subscription that begins at `first`, which may be EARLIEST or LATEST.
+
+    Its cursor gets everything in one write. If a second step failed, a retry would find the
+    subscription created, and never make up for that step.
 
     Raises:
         NotAllowedError: there is one of that name.
@@ -98,11 +103,16 @@ async def create_subscription(
     if name in topic.subscriptions or name in topic.internal_cursors:
         raise NotAllowedError(f"Subscription {name} of {topic.name} already exists")
     open_cursor = partial(
-        topics.open_cursor, topic, topics.log_of(topic), name, first, dict(properties)
+        topics.open_cursor,
+        topic,
+        topics.log_of(topic),
+        name,
+        first,
+        dict(properties),
+        {REPLICATED_PROPERTY: 1} if is_replicated else None,
+        initial_words=words,
     )
     await topic.subscriptions.ensure(name, open_cursor)
-    if words:
-        await reset(subscription_of(topic, name), first, words)
 
 
 def disconnect_consumers(topic: Topic, subscription: str, *, name: str, address: str) -> int:

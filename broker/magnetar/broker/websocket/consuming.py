@@ -313,7 +313,7 @@ class ConsumerSession(_Receiving):
             if self._unsubscribing is None:
                 self._unsubscribing = asyncio.create_task(self._unsubscribe(), name="unsubscribe")
             return
-        if effect.message_id is None or self._unsubscribing is not None:
+        if effect.message_id is None or self._is_unsubscribed:
             return
         consumer = self._sources.consumer_of(effect.message_id)
         if consumer is None:
@@ -322,6 +322,12 @@ class ConsumerSession(_Receiving):
             consumer.acknowledge(effect.message_id)
         elif effect.ask is Ask.REDELIVER:
             consumer.negative_acknowledge(effect.message_id)
+
+    @property
+    def _is_unsubscribed(self) -> bool:
+        """Whether the subscriptions are gone. An unsubscribe under way may still fail: what the
+        client acknowledges until then must not be delivered again."""
+        return self._unsubscribing is not None and self._unsubscribing.done()
 
     async def _unsubscribe(self) -> None:
         """Unsubscribe. The client gets no answer; a failure is logged."""

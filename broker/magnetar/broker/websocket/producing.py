@@ -29,6 +29,11 @@ from magnetar.sdk.wire.topic_name import TopicName
 
 _log = structlog.get_logger()
 
+_FLUSH_S_MAX = 30.0
+"""Longest wait for the outcomes of publishes when a session ends, in seconds: Pulsar's default send
+timeout. A client may ask for a longer timeout, or for none. If its topic is gone, its publishes
+would hold bytes of the budget of all sessions for ever, though nobody waits for them."""
+
 
 class ProducerSession:
     """One producer behind a web socket."""
@@ -94,15 +99,15 @@ class ProducerSession:
         ]
         try:
             made = await asyncio.gather(*making, return_exceptions=True)
+            producers = [each for each in made if isinstance(each, Producer)]
+            failure = next((each for each in made if isinstance(each, BaseException)), None)
+            if failure is not None or self._is_closed:
+                await asyncio.gather(
+                    *(each.close(flush=False) for each in producers), return_exceptions=True
+                )
         except asyncio.CancelledError:
             self._cut_off += making
             raise
-        producers = [each for each in made if isinstance(each, Producer)]
-        failure = next((each for each in made if isinstance(each, BaseException)), None)
-        if failure is not None or self._is_closed:
-            await asyncio.gather(
-                *(each.close(flush=False) for each in producers), return_exceptions=True
-            )
         if failure is not None:
             raise failure
         if not self._is_closed:
@@ -218,13 +223,26 @@ class ProducerSession:
         self._socket = None
         if self._waits_for_budget:
             self._links.budget.forget(self)
+        try:
+            await self._close_producers()
+        finally:
+            if self._budgeted_bytes:  # Publishes whose outcome will not come any more.
+                self._give_back(self._budgeted_bytes)
+
+    async def _close_producers(self) -> None:
         cut_off = await asyncio.gather(*self._cut_off, return_exceptions=True)
         made = [each for each in cut_off if isinstance(each, Producer)]
         results = await asyncio.gather(
-            *(each.close() for each in [*self._producers, *made]), return_exceptions=True
+            *(self._flush_and_close(each) for each in [*self._producers, *made]),
+            return_exceptions=True,
         )
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, SdkError):
                 _log.error("websocket_close_failed", topic=str(self._topic), exc_info=result)
-        if self._budgeted_bytes:  # Publishes whose outcome will not come any more.
-            self._give_back(self._budgeted_bytes)
+
+    async def _flush_and_close(self, producer: Producer) -> None:
+        try:
+            async with asyncio.timeout(_FLUSH_S_MAX):
+                await producer.close()
+        except TimeoutError:
+            _log.info("websocket_publishes_given_up", topic=str(self._topic))

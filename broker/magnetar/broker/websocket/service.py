@@ -206,7 +206,8 @@ class WebSocketService:
                 # A right may have been withdrawn meanwhile. From here on the session is listed.
                 await session.check_rights()
         except TimeoutError:
-            await session.close()
+            # In a task of its own: the client may leave meanwhile, which cancels only the wait.
+            await asyncio.shield(self.end(session))
             raise UpgradeRefusedError(504, "not ready in time") from None
         except BaseException:
             self.end(session)

@@ -58,13 +58,13 @@ class Sources:
         opening = [asyncio.ensure_future(open_one(topic)) for topic in topics]
         try:
             made = await asyncio.gather(*opening, return_exceptions=True)
+            failure = next((each for each in made if isinstance(each, BaseException)), None)
+            consumers = [each for each in made if isinstance(each, Consumer)]
+            if failure is not None or self._is_closed:
+                await asyncio.gather(*(each.close() for each in consumers), return_exceptions=True)
         except asyncio.CancelledError:
             self._cut_off += opening
             raise
-        failure = next((each for each in made if isinstance(each, BaseException)), None)
-        consumers = [each for each in made if isinstance(each, Consumer)]
-        if failure is not None or self._is_closed:
-            await asyncio.gather(*(each.close() for each in consumers), return_exceptions=True)
         if failure is not None:
             raise failure
         if self._is_closed:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from magnetar.deploy.migration.subscriptions import PartOfBatch
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.connection import Connection
-from magnetar.sdk.errors import BrokerUnavailableError, SdkError, service_error
+from magnetar.sdk.errors import BrokerUnavailableError, SdkError, ServiceError, service_error
 from magnetar.sdk.wire import (
     BaseCommand,
     MessageMetadata,
@@ -93,8 +93,15 @@ class RawConsumer:
             await connection.request(
                 request_id, BaseCommand(type=BaseCommand.SUBSCRIBE, subscribe=command)
             )
-        except BaseException:
+        except ServiceError:
             connection.consumers.pop(self._id, None)
+            raise
+        except BaseException:
+            # The broker may have made the consumer all the same: it must not keep the subscription
+            # taken, or the next attempts would all be refused.
+            connection.consumers.pop(self._id, None)
+            if connection.is_open:
+                connection.send(self._close_command(connection.next_request_id()))
             raise
 
     def check(self) -> None:
@@ -194,13 +201,14 @@ class RawConsumer:
         if connection.consumers.pop(self._id, None) is None or not connection.is_open:
             return
         request_id = connection.next_request_id()
-        command = pb.CommandCloseConsumer(consumer_id=self._id, request_id=request_id)
         try:
-            await connection.request(
-                request_id, BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=command)
-            )
+            await connection.request(request_id, self._close_command(request_id))
         except SdkError:
             return  # it is gone either way
+
+    def _close_command(self, request_id: int) -> BaseCommand:
+        command = pb.CommandCloseConsumer(consumer_id=self._id, request_id=request_id)
+        return BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=command)
 
     # From the connection
 

@@ -11,7 +11,7 @@ from magnetar.broker.base.errors import BrokerPersistenceError
 from magnetar.broker.broker import Broker
 from magnetar.broker.policies.model import BacklogQuota, QuotaType
 from magnetar.broker.topic import Topic
-from magnetar.cursors import CursorUnavailableError, SubscriptionCursor
+from magnetar.cursors import Cursor, CursorUnavailableError, SubscriptionCursor
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from tests.http_calls import Answer, ask
@@ -244,6 +244,27 @@ async def test_the_making_of_a_subscription_that_was_interrupted_is_completed(
         found = await scene.call("GET", f"{whole}-partition-{index}/subscriptions")
         assert found.json == ["s"]
     assert (await scene.call("PUT", f"{whole}/subscription/s")).status == 409
+
+
+async def test_a_subscription_is_replicated_and_inside_its_batch_from_its_first_moment(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second step could fail, and a retry would meet a subscription that exists already."""
+    scene.client.publish(5, b"four", num_messages_in_batch=4)
+    await scene.receipts(1)
+
+    async def persist(_: Cursor) -> None:
+        raise CursorUnavailableError("not now")
+
+    monkeypatch.setattr(Cursor, "persist", persist)
+    path = f"{BASE}/subscription/made"
+    made = await scene.call("PUT", f"{path}?replicated=true", scene.place(5, batchIndex=2))
+    assert made.status == 204, made.text
+    status = await scene.call("GET", f"{path}/replicatedSubscriptionStatus")
+    assert list(status.json.values()) == [True]
+    cursor = scene.topic.subscriptions["made"].cursor
+    batch = Position(scene.topic.log.last_confirmed.ledger_id, 5)
+    assert cursor.remaining_words(batch) == (0b1100,)
 
 
 async def test_backlogs_and_subscriptions_of_a_whole_namespace(scene: Scene) -> None:

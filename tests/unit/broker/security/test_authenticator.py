@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import threading
+from queue import Queue
 from typing import Any
 
 import bcrypt
@@ -181,6 +183,43 @@ async def test_passwords_wait_for_each_other_up_to_a_bound() -> None:
         *(found.authenticate(b"basil:wrong%d" % n) for n in range(3)), return_exceptions=True
     )
     assert ["too many" in str(each) for each in tried] == [False, False, True]
+
+
+async def test_a_check_holds_its_place_until_it_ends_though_the_client_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, may_end = Queue[bytes](), threading.Event()
+
+    def matches(password: bytes, _: str) -> bool:
+        begun.put(password)
+        assert may_end.wait(10)
+        return True
+
+    monkeypatch.setattr("magnetar.broker.security.passwords.matches", matches)
+    found = passwords(waiting_max=2)
+    left = asyncio.create_task(found.authenticate(b"basil:first"))
+    assert await asyncio.to_thread(begun.get, timeout=10) == b"first"
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    waiting = asyncio.create_task(found.authenticate(b"basil:second"))
+    await asyncio.sleep(0)  # It begins, and waits for the place.
+    with pytest.raises(AuthenticationError, match="too many"):
+        await found.authenticate(b"basil:third")
+    assert begun.empty()
+    may_end.set()
+    assert (await waiting).role == "basil"
+    assert begun.get_nowait() == b"second"
+
+
+async def test_a_client_that_leaves_before_its_check_frees_its_place() -> None:
+    found = passwords(waiting_max=2)
+    first = asyncio.create_task(found.authenticate(b"basil:open sesame"))
+    left = asyncio.create_task(found.authenticate(b"basil:wrong"))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    assert (await found.authenticate(b"anna:secret")).role == "anna"
+    assert (await first).role == "basil"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tokens of OpenID Connect issuers: keys are fetched, kept, and asked for again within bounds."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,6 +8,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
+from structlog.testing import capture_logs
 
 from magnetar.broker.base.errors import AuthenticationError
 from magnetar.broker.security.issuers import Freshness, Issuers
@@ -23,6 +25,9 @@ class Issuer:
         self.clock = ManualClock()
         self.fetched: list[str] = []
         self.is_away = False
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.asked = asyncio.Event()
         self.keys: dict[str, ec.EllipticCurvePrivateKey] = {}
         self.more: list[dict[str, Any]] = []
         self.add("one")
@@ -40,6 +45,8 @@ class Issuer:
 
     async def _fetch(self, url: str) -> bytes:
         self.fetched.append(url)
+        self.asked.set()
+        await self.answers.wait()
         if self.is_away:
             raise OSError("nobody there")
         if url.endswith("openid-configuration"):
@@ -106,6 +113,55 @@ async def test_an_issuer_that_never_answered_is_a_reason_to_try_again() -> None:
     issuer.is_away = True
     with pytest.raises(AuthenticationError, match="does not answer"):
         await issuer.role(issuer.token())
+
+
+async def test_a_client_that_disconnects_during_its_login_does_not_keep_others_out() -> None:
+    issuer = Issuer()
+    issuer.answers.clear()
+    first = asyncio.create_task(issuer.role(issuer.token()))
+    await issuer.asked.wait()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    second = asyncio.create_task(issuer.role(issuer.token()))
+    issuer.answers.set()
+    assert await second == "alice"
+    assert len(issuer.fetched) == 2, "the second login shares the request"
+
+
+async def test_closing_ends_the_request_under_way() -> None:
+    issuer = Issuer()
+    issuer.answers.clear()
+    login = asyncio.create_task(issuer.role(issuer.token()))
+    await issuer.asked.wait()
+    issuer.issuers.close()
+    with pytest.raises(asyncio.CancelledError):
+        await login
+
+
+@pytest.mark.parametrize("more", [[], [{"kty": "OKP", "crv": "Ed25519", "x": "YQ", "kid": "new"}]])
+async def test_a_document_without_usable_keys_leaves_the_known_ones_in_force(
+    more: list[dict[str, Any]],
+) -> None:
+    issuer = Issuer()
+    token = issuer.token()
+    await issuer.role(token)
+    issuer.keys.clear()
+    issuer.more = more
+    issuer.clock.advance(301_000)
+    with capture_logs() as logs:
+        assert await issuer.role(token) == "alice"
+    assert [each["event"] for each in logs] == ["issuer_keys_not_read"]
+
+
+async def test_keys_of_unknown_kinds_are_left_out_with_a_log_line() -> None:
+    issuer = Issuer()
+    issuer.more = [
+        {"kty": "OKP", "crv": "Ed25519", "x": "YQ", "kid": "new"},
+        {"kty": "RSA", "use": "enc", "kid": "encrypts"},
+    ]
+    with capture_logs() as logs:
+        assert await issuer.role(issuer.token()) == "alice"
+    assert [(each["event"], each["keys"]) for each in logs] == [("issuer_keys_left_out", 1)]
 
 
 async def test_symmetric_keys_in_public_are_nobodys() -> None:

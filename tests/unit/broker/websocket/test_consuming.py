@@ -1,5 +1,7 @@
 """Consumer and reader sessions without a broker: counts, acknowledgements, positions by time."""
 
+import asyncio
+import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +16,7 @@ from magnetar.broker.websocket.consumer_core import FIRST, QueueSize
 from magnetar.broker.websocket.consuming import ConsumerSession, ReaderSession
 from magnetar.broker.websocket.endpoint import ConsumerParameters, ReaderParameters, parse_target
 from magnetar.broker.websocket.errors import UpgradeRefusedError
+from magnetar.broker.websocket.frames import id_text
 from magnetar.broker.websocket.session import Links
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.consumer import Consumer
@@ -80,6 +83,7 @@ class Namespace:
         self.names = list(names)
         self.busy: set[str] = set()
         self.queues: dict[str, int] = {}
+        self.consumers: list[AsyncMock] = []
 
     async def names_of(self, _: str) -> list[str]:
         return [NAMESPACE + name for name in self.names]
@@ -97,6 +101,7 @@ class Namespace:
         self.queues[name] = settings.receiver_queue_messages
         made = AsyncMock(spec=Consumer)
         made.take_nowait = lambda _: []
+        self.consumers.append(made)
         return cast(Consumer, made)
 
 
@@ -215,4 +220,43 @@ async def test_topics_that_come_later_share_the_queue_of_their_session() -> None
     namespace.names = list("abcdefgh")
     await session.discover()
     assert namespace.queues == {"a": FIRST} | dict.fromkeys("bcdefgh", 1)
+    await session.close()
+
+
+async def test_messages_answered_during_an_unsubscribe_that_fails_stay_answered() -> None:
+    namespace = Namespace("topic")
+    session = consumer_session(CONSUMER, namespace)
+    await session.open()
+    session.begin(FakeSocket())
+    (consumer,) = namespace.consumers
+    answered = asyncio.Event()
+
+    async def unsubscribe() -> None:
+        await answered.wait()
+        raise SdkError("there is another consumer")
+
+    consumer.unsubscribe.side_effect = unsubscribe
+    session.on_text(b'{"type": "unsubscribe"}')
+    await settle()
+    one, other = MessageId(1, 1), MessageId(1, 2)
+    session.on_text(json.dumps({"messageId": id_text(one)}).encode())
+    session.on_text(
+        json.dumps({"type": "negativeAcknowledge", "messageId": id_text(other)}).encode()
+    )
+    answered.set()
+    await settle()
+    consumer.acknowledge.assert_called_once_with(one)
+    consumer.negative_acknowledge.assert_called_once_with(other)
+    await session.close()
+
+
+async def test_answers_after_an_unsubscribe_are_ignored() -> None:
+    namespace = Namespace("topic")
+    session = consumer_session(CONSUMER, namespace)
+    await session.open()
+    session.begin(FakeSocket())
+    session.on_text(b'{"type": "unsubscribe"}')
+    await settle()
+    session.on_text(json.dumps({"messageId": id_text(MessageId(1, 1))}).encode())
+    namespace.consumers[0].acknowledge.assert_not_called()
     await session.close()

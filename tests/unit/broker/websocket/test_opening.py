@@ -23,6 +23,7 @@ from magnetar.broker.websocket.producing import ProducerSession
 from magnetar.broker.websocket.session import Links, Session
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.consumer import Consumer
+from magnetar.sdk.errors import SdkError
 from magnetar.sdk.producer import Producer
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.harness import Harness
@@ -30,11 +31,12 @@ from tests.waiting import settle
 
 
 class SlowLinks:
-    """A topic of two partitions: the first is there at once, the second never is."""
+    """A topic of two partitions: the first is there at once, the second never is, or is refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusal: SdkError | None = None) -> None:
+        self.refusal = refusal
         self.budget = PublishBudget(100)
-        self.made = AsyncMock()
+        self.made, self.is_used = AsyncMock(), False
 
     def client_for(self, _: TopicName) -> "SlowLinks":
         return self
@@ -54,8 +56,10 @@ class SlowLinks:
 
     async def _make(self, topic: str, made: Any) -> Any:
         if topic.endswith("-partition-1"):
+            if self.refusal is not None:
+                raise self.refusal
             await asyncio.Event().wait()
-        self.made = made
+        self.made, self.is_used = made, True
         return made
 
 
@@ -76,14 +80,14 @@ def _session(path: str, links: SlowLinks) -> Session:
     )
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/ws/v2/producer/persistent/public/default/topic",
-        "/ws/v2/reader/persistent/public/default/topic",
-        "/ws/v2/consumer/persistent/public/default/topic/s",
-    ],
-)
+PATHS = [
+    "/ws/v2/producer/persistent/public/default/topic",
+    "/ws/v2/reader/persistent/public/default/topic",
+    "/ws/v2/consumer/persistent/public/default/topic/s",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_a_session_that_is_given_up_while_it_is_opened_keeps_nothing(path: str) -> None:
     links = SlowLinks()
     session = _session(path, links)
@@ -94,3 +98,17 @@ async def test_a_session_that_is_given_up_while_it_is_opened_keeps_nothing(path:
     assert opening.cancelled()
     await session.close()
     links.made.close.assert_awaited_once()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_refused_session_that_is_given_up_keeps_nothing_at_any_step(path: str) -> None:
+    for turns in range(20):
+        links = SlowLinks(SdkError("refused"))
+        session = _session(path, links)
+        opening = asyncio.ensure_future(cast(Awaitable[None], session.open()))
+        await settle(turns)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await session.close()
+        if links.is_used:
+            links.made.close.assert_awaited()

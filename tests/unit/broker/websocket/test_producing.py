@@ -1,5 +1,6 @@
 """Producer sessions pass on what frames say, and share a bound on what is under way."""
 
+import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -31,13 +32,16 @@ class FakeProducer:
     def __init__(self) -> None:
         self.waiting: list[Callable[..., None]] = []
         self.sent: list[dict[str, Any]] = []
+        self.may_close = asyncio.Event()
+        self.may_close.set()
 
     def send_nowait(self, payload: bytes, *, on_sent: Callable[..., None], **more: Any) -> None:
         self.waiting.append(on_sent)
         self.sent.append(more)
 
     async def close(self) -> None:
-        """What waits is never told."""
+        """Close without an outcome of what waits."""
+        await self.may_close.wait()
 
 
 class FakeSocket:
@@ -114,6 +118,30 @@ async def test_a_session_that_ends_gives_back_what_nobody_will_tell_of() -> None
     assert not other.socket.is_held
     one.stored()  # after all
     assert budget.pending_bytes == 10
+
+
+async def test_a_session_whose_publishes_never_end_closes_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.broker.websocket.producing._FLUSH_S_MAX", 0.001)
+    budget = PublishBudget(100)
+    client = Client(budget)
+    client.publish(60)
+    client.producer.may_close.clear()
+    await client.session.close()
+    assert budget.pending_bytes == 0
+
+
+async def test_a_close_that_is_cancelled_gives_the_budget_back() -> None:
+    budget = PublishBudget(100)
+    client = Client(budget)
+    client.publish(60)
+    client.producer.may_close.clear()
+    closing = asyncio.create_task(client.session.close())
+    await settle()
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert budget.pending_bytes == 0
 
 
 def test_a_publish_names_the_clusters_that_get_a_copy() -> None:

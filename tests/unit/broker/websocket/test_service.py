@@ -1,5 +1,6 @@
 """The sessions of a broker: what is asked of their rights, and when."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,6 +29,9 @@ class FakeSession:
         self.is_closed = False
         self.topics: list[TopicName] = [parse_topic_name("persistent://public/default/topic")]
         self._while_opening = while_opening
+        self.closing = asyncio.Event()
+        self.may_close = asyncio.Event()
+        self.may_close.set()
 
     async def open(self) -> None:
         if self.denial is not None:
@@ -39,6 +43,8 @@ class FakeSession:
             raise self.denial
 
     async def close(self) -> None:
+        self.closing.set()
+        await self.may_close.wait()
         self.is_closed = True
 
 
@@ -95,4 +101,24 @@ async def test_a_right_that_is_taken_away_while_a_session_is_opened_is_gone() ->
         await _open(service, session)
     assert service.sessions == 0
     await service.stop()
+    assert session.is_closed
+
+
+async def test_a_client_that_leaves_after_the_timeout_does_not_keep_its_session_open() -> None:
+    service = _service()
+    session = FakeSession(denial=TimeoutError())
+    session.may_close.clear()
+    opening = asyncio.create_task(_open(service, session))
+    await session.closing.wait()
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    session.may_close.set()
+    await service.stop()
+    assert session.is_closed
+
+
+async def test_a_session_that_is_not_ready_in_time_is_closed_before_the_refusal() -> None:
+    session = FakeSession(denial=TimeoutError())
+    with pytest.raises(UpgradeRefusedError, match="not ready in time"):
+        await _open(_service(), session)
     assert session.is_closed

@@ -11,7 +11,7 @@ others wakes the next; so one message wakes one call, not all.
 
 import asyncio
 from abc import abstractmethod
-from collections import OrderedDict
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol
 
@@ -98,7 +98,7 @@ class Waiters:
     """Calls of one consumer that wait for messages."""
 
     def __init__(self) -> None:
-        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._waiters)
@@ -106,7 +106,7 @@ class Waiters:
     async def wait(self) -> None:
         """Wait to be woken. The caller then checks again whether there is a message."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[future] = None
+        self._waiters.append(future)
         try:
             await future
         except asyncio.CancelledError:
@@ -114,14 +114,11 @@ class Waiters:
             if future.done() and not future.cancelled():
                 self.wake()
             raise
-        finally:
-            # On an idle topic there is no wake-up: each call that timed out would stay.
-            self._waiters.pop(future, None)
 
     def wake(self) -> None:
         """Wake the first waiting call."""
         while self._waiters:
-            future, _ = self._waiters.popitem(last=False)
+            future = self._waiters.popleft()
             if not future.done():
                 future.set_result(None)
                 return

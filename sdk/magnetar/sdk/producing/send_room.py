@@ -22,8 +22,7 @@ class MemoryLimit:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
-        # In the order of waiting: the order of waking must not depend on memory addresses.
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     def is_full(self, size: int) -> bool:
         """Whether a message of `size` bytes must wait. With nothing pending, any message may be
@@ -38,18 +37,14 @@ class MemoryLimit:
 
     def wake(self) -> None:
         """Wake all waiting calls to check again; those without room wait anew."""
-        waiters, self._waiters = self._waiters, {}
+        waiters, self._waiters = self._waiters, deque()
         for future in waiters:
             if not future.done():
                 future.set_result(None)
 
     def tell(self, news: asyncio.Future[None]) -> None:
         """Settle a waiting call's future at the next change."""
-        self._waiters[news] = None
-
-    def forget(self, news: asyncio.Future[None]) -> None:
-        """Drop the future of a call that no longer waits for it."""
-        self._waiters.pop(news, None)
+        self._waiters.append(news)
 
 
 class SendRoom:
@@ -144,15 +139,10 @@ class Turn:
     async def wait(self, is_full: Callable[[], bool]) -> None:
         """Wait for this turn and for room. The caller must use the room before its next `await`."""
         while self._turns[0] is not self or is_full():
-            self._news = news = asyncio.get_running_loop().create_future()
+            self._news = asyncio.get_running_loop().create_future()
             if self._memory is not None and self._turns[0] is self:
-                self._memory.tell(news)
-            try:
-                await news
-            finally:
-                # While nothing is stored, nothing frees memory: each call that gave up would stay.
-                if self._memory is not None:
-                    self._memory.forget(news)
+                self._memory.tell(self._news)
+            await self._news
 
     def wake(self) -> None:
         if self._news is not None and not self._news.done():

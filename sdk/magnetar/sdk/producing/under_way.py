@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from magnetar.sdk.errors import SdkError, SendTimeoutError
 from magnetar.sdk.message_id import MessageId
@@ -124,14 +123,8 @@ class SendsUnderWay:
         """
         if len(self.pending):
             future: asyncio.Future[None] = self._loop.create_future()
-            waiter = (self.pending.newest_sequence_id, future)
-            self._flush_waiters.append(waiter)
-            try:
-                await future
-            except asyncio.CancelledError:
-                with suppress(ValueError):  # It may have been woken already.
-                    self._flush_waiters.remove(waiter)
-                raise
+            self._flush_waiters.append((self.pending.newest_sequence_id, future))
+            await future
         error, self._unreported = self._unreported, None
         if error is not None:
             raise error

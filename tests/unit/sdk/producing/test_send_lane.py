@@ -285,19 +285,3 @@ async def test_an_outcome_reaches_everybody_though_a_callback_fails() -> None:
     assert [message_id is not None for message_id, _ in told] == [True, True, False]
     assert wired.progress == 2
     await wired.under_way.flush()
-
-
-async def test_a_flush_that_gives_up_is_forgotten() -> None:
-    wired = Wired(ProducerSettings())
-    wired.lane.give(message(b"a"), None)
-    wired.lane.close_batches()
-    flushes = [asyncio.create_task(wired.under_way.flush()) for _ in range(3)]
-    await asyncio.sleep(0)
-    assert len(wired.under_way._flush_waiters) == 3
-    for each in flushes[:2]:
-        each.cancel()
-    await asyncio.gather(*flushes[:2], return_exceptions=True)
-    assert len(wired.under_way._flush_waiters) == 1
-    wired.receive(0)
-    await flushes[2]
-    assert len(wired.under_way._flush_waiters) == 0

@@ -64,31 +64,3 @@ async def test_one_who_gives_up_leaves_the_turn_to_the_next() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert sender.sent == [1, 3]
     assert not sender.room.is_waited_for
-
-
-async def test_one_who_gives_up_while_the_client_has_no_memory_left_is_forgotten() -> None:
-    memory = MemoryLimit(1)
-    memory.adjust(1)
-    sender = Sender(ProducerSettings(), memory)
-    tasks = [asyncio.create_task(sender.send(1)) for _ in range(3)]
-    await settle()
-    assert memory._waiters
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert not memory._waiters
-
-
-async def test_one_who_is_woken_for_another_reason_waits_once_for_memory() -> None:
-    memory = MemoryLimit(10)
-    memory.adjust(10)
-    sender = Sender(ProducerSettings(), memory)
-    task = asyncio.create_task(sender.send(1))
-    await settle()
-    for _ in range(3):
-        sender.room.wake(0)
-        await settle()
-    assert len(memory._waiters) == 1
-    memory.adjust(-10)
-    await task
-    assert sender.sent == [1]

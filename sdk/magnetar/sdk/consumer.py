@@ -13,6 +13,7 @@ import asyncio
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Protocol
 
 from magnetar.sdk.acknowledger import Acknowledgeable
@@ -110,9 +111,12 @@ class Waiters:
         try:
             await future
         except asyncio.CancelledError:
-            # This call may have been woken already: the message is for the next one in line.
             if future.done() and not future.cancelled():
+                # This call has been woken already: the message is for the next one in line.
                 self.wake()
+            else:
+                with suppress(ValueError):  # a wake in this very turn has passed it over
+                    self._waiters.remove(future)
             raise
 
     def wake(self) -> None:

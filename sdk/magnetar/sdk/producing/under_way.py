@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from magnetar.sdk.errors import SdkError, SendTimeoutError
 from magnetar.sdk.message_id import MessageId
@@ -123,8 +124,14 @@ class SendsUnderWay:
         """
         if len(self.pending):
             future: asyncio.Future[None] = self._loop.create_future()
-            self._flush_waiters.append((self.pending.newest_sequence_id, future))
-            await future
+            waiter = (self.pending.newest_sequence_id, future)
+            self._flush_waiters.append(waiter)
+            try:
+                await future
+            except asyncio.CancelledError:
+                with suppress(ValueError):  # everything was settled in this very turn
+                    self._flush_waiters.remove(waiter)
+                raise
         error, self._unreported = self._unreported, None
         if error is not None:
             raise error

@@ -189,6 +189,20 @@ async def test_receipts_tell_who_asked_and_end_a_flush() -> None:
     assert wired.under_way.last_stored_sequence_id == 1
 
 
+async def test_a_flush_that_is_cancelled_is_forgotten() -> None:
+    wired = Wired(ProducerSettings(batching=False))
+    wired.lane.give(message(b"a"), None)
+    for _ in range(3):
+        flushing = asyncio.ensure_future(wired.under_way.flush())
+        await asyncio.sleep(0)
+        assert wired.under_way._flush_waiters
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        assert not wired.under_way._flush_waiters
+    assert wired.receive(0)
+    await wired.under_way.flush()
+
+
 async def test_an_error_that_nobody_watched_is_raised_by_the_next_flush_once() -> None:
     wired = Wired(ProducerSettings(batching=False))
     told: Told = []

@@ -262,6 +262,9 @@ class Consumer(Closing, Generic[T_co]):
     ) -> AsyncIterator[list[Message[T_co]]]:
         """Iterate over batches of messages without end, or until the end of a terminated topic.
 
+        An error or a cancellation ends the iterator, as with every asynchronous generator: call
+        `batches` again to continue.
+
         Args:
             messages_max: most messages of a batch; it has at least one.
             wait_s: how long a batch that is not full waits for more; at least a millisecond.

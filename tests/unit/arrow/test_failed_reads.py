@@ -8,6 +8,7 @@ import pytest
 from magnetar.arrow import reading
 from magnetar.arrow.change_token import parse_token
 from magnetar.arrow.errors import UnreachableError
+from magnetar.arrow.ordered_batches import OrderedBatches
 from magnetar.arrow.reading import batches_in_order
 from magnetar.arrow.request import checked_changes
 from magnetar.arrow.slice_jobs import SliceJob
@@ -118,11 +119,11 @@ def test_a_feed_that_has_ended_stays_so_also_once_it_is_closed(
 def test_a_feed_that_was_interrupted_refuses_to_be_read_on(
     feed: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: reading.OrderedBatches) -> pa.RecordBatch:
+    def interrupted(_: OrderedBatches) -> pa.RecordBatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(reading.OrderedBatches, "take", interrupted)
+        patch.setattr(OrderedBatches, "take", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(feed)
     with pytest.raises(AlreadyClosedError, match="interrupted"):

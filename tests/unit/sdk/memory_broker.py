@@ -123,7 +123,7 @@ class MemoryBroker:
             )
         return None
 
-    def _closed(self, kind: int, command: BaseCommand) -> BaseCommand:
+    def _closed(self, kind: BaseCommand.Type, command: BaseCommand) -> BaseCommand:
         request = getattr(command, _CLOSES[kind])
         if kind == BaseCommand.CLOSE_PRODUCER:
             self.live.pop(("producer", request.producer_id), None)

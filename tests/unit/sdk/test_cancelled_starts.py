@@ -32,7 +32,7 @@ OF_SEGMENTS: dict[str, Make] = {
 }
 
 
-async def cancelled(task: "asyncio.Future[object]", turns: int) -> bool:
+async def cancelled(task: "asyncio.Future[Any]", turns: int) -> bool:
     """Cancel a task after some turns; return whether it had ended before."""
     for _ in range(turns):
         await asyncio.sleep(0)

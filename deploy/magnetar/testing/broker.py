@@ -65,6 +65,7 @@ class Broker:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_asked: asyncio.Event | None = None
+        self._has_given_up = False
         self._failure: BaseException | None = None
         self._topic_numbers = itertools.count(1)
 
@@ -104,6 +105,16 @@ class Broker:
             DeployError: it cannot; the message says what to do.
             TimeoutError: not within `start_timeout_s`.
         """
+        started = self._begin()
+        try:
+            # Kept for a restart: clients come back to where they were.
+            self._ports = started.result(self._start_timeout_s)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _begin(self) -> "Future[tuple[int, int]]":
+        """Start the thread; return its ports once clients are served."""
         assert self._thread is None, "the broker runs already"
         if not structlog.is_configured():
             _log_to_standard_library()
@@ -116,17 +127,19 @@ class Broker:
             target=self._run, args=(directory, started), name="magnetar-broker", daemon=True
         )
         self._failure = None
+        self._has_given_up = False
         self._thread = thread
         thread.start()
-        try:
-            # Kept for a restart: clients come back to where they were.
-            self._ports = started.result(self._start_timeout_s)
-        except BaseException:
-            self._thread = None
-            self._ask_to_stop()
-            thread.join(self._start_timeout_s)
-            self._remove_temporary()
-            raise
+        return started
+
+    def _give_up(self) -> None:
+        """Stop a server that has not started, whenever it gets so far."""
+        thread, self._thread = self._thread, None
+        assert thread is not None, "it was begun"
+        self._has_given_up = True
+        self._ask_to_stop()
+        thread.join(self._start_timeout_s)
+        self._remove_temporary()
 
     def stop(self) -> None:
         """Stop, highest part first, and delete a temporary directory.
@@ -156,7 +169,14 @@ class Broker:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
+        started = self._begin()
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                self._ports = await asyncio.wrap_future(started)
+        except BaseException:
+            # Runs to its end even if the caller is cancelled again: nothing else would stop it.
+            await asyncio.shield(asyncio.to_thread(self._give_up))
+            raise
         return self
 
     async def __aexit__(
@@ -165,7 +185,7 @@ class Broker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.to_thread(self.stop)
+        await asyncio.shield(asyncio.to_thread(self.stop))
 
     # -- on the thread
 
@@ -182,6 +202,8 @@ class Broker:
     async def _serve(self, directory: Path, started: "Future[tuple[int, int]]") -> None:
         self._loop = asyncio.get_running_loop()
         self._stop_asked = asyncio.Event()
+        if self._has_given_up:  # before there was an event to set
+            return
         port, http_port = self._ports
         sources = Sources(tables=self._tables, environment={})
         settings = broker_settings(

@@ -25,6 +25,7 @@ from magnetar.arrow.stored.slices import Slice, ValueSchema
 from magnetar.arrow.stored.topic_schema import value_schema_of
 from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.arrow.worker_process import WorkerProcess
+from magnetar.sdk.errors import AlreadyClosedError
 from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger(__name__)
@@ -201,10 +202,54 @@ class _ThreadWorker:
         self._reads.close()
 
 
-def batches_in_order(
+class Batches(Iterator[pa.RecordBatch]):
+    """The batches of one read. Once it has failed or is closed, it has no end any more.
+
+    A generator alone would end normally when it is read on after an error, or after an interrupt in
+    a notebook: the caller would take a part of the topic for the whole.
+    """
+
+    def __init__(self, batches: Generator[pa.RecordBatch, None, None]) -> None:
+        self._batches = batches
+        self._failure: Exception | None = None
+        self._has_ended = False
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return the next batch.
+
+        Raises:
+            MagnetarArrowError: the read has failed, now or before.
+            AlreadyClosedError: the read was closed, or interrupted.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._has_ended = True
+            raise
+        except Exception as error:
+            self._failure = error
+            raise
+        except BaseException:
+            self._failure = AlreadyClosedError("the read was interrupted; begin another one")
+            raise
+
+    def close(self) -> None:
+        """End the read before its end. Closing twice is fine."""
+        if self._failure is None and not self._has_ended:
+            self._failure = AlreadyClosedError("the read is closed; begin another one")
+        self._batches.close()
+
+
+def batches_in_order(request: Request, jobs: Sequence[SliceJob]) -> Batches:
+    """Read all slices, and return their batches in order. The workers start at the first batch."""
+    return Batches(_batches_in_order(request, jobs))
+
+
+def _batches_in_order(
     request: Request, jobs: Sequence[SliceJob]
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Read all slices, and yield their batches in order. The workers start at the first batch."""
     order = OrderedBatches(len(jobs), bytes_max=request.queue_bytes_max)
     kind = WorkerProcess if request.uses_processes else _ThreadWorker
     for number in range(min(request.workers, len(jobs))):

@@ -11,7 +11,7 @@ message with a key and without a value is a tombstone, and deletes its key.
 """
 
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -28,6 +28,7 @@ from magnetar.arrow.errors import (
 from magnetar.arrow.newest_rows import NewestRows
 from magnetar.arrow.reading import (
     HOLD_S,
+    Batches,
     batches_in_order,
     open_driver,
     planned_columns,
@@ -146,15 +147,20 @@ class Changes(Iterator[pa.RecordBatch]):
             DataLossError: messages were deleted before they were read.
             SchemaMismatchError, CorruptDataError, MemoryLimitError, UnreachableError,
             WorkerLostError
+            AlreadyClosedError: the feed was closed, or interrupted.
+
+        A feed that has failed stays so: begin another one after its token.
         """
-        batch = next(self._batches, None)
-        if batch is None:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
             self._reached |= self._plan.ends
-            raise StopIteration
+            raise
         at = MessageIdData.FromString(batch.column(MESSAGE_ID)[-1].as_py())
         topic = str(batch.column(TOPIC)[-1])
+        found = batch.select(self._names)
         self._reached[topic] = self._plan.reached(topic, (at.ledgerId, at.entryId))
-        return batch.select(self._names)
+        return found
 
     def close(self) -> None:
         """End the feed before its end. Closing twice is fine."""
@@ -183,7 +189,7 @@ class _Plan:
     jobs: list[SliceJob]
     topics: Mapping[str, _Topic]
 
-    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+    def batches(self) -> Batches:
         return batches_in_order(self.request, self.jobs)
 
     def reached(self, topic: str, place: tuple[int, int]) -> Reached:

@@ -13,6 +13,7 @@ import asyncio
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Protocol
 
 from magnetar.sdk.acknowledger import Acknowledgeable
@@ -110,9 +111,12 @@ class Waiters:
         try:
             await future
         except asyncio.CancelledError:
-            # This call may have been woken already: the message is for the next one in line.
             if future.done() and not future.cancelled():
+                # This call has been woken already: the message is for the next one in line.
                 self.wake()
+            else:
+                with suppress(ValueError):  # a wake in this very turn has passed it over
+                    self._waiters.remove(future)
             raise
 
     def wake(self) -> None:
@@ -257,6 +261,9 @@ class Consumer(Closing, Generic[T_co]):
         bytes_max: int = 10 * 1024 * 1024,
     ) -> AsyncIterator[list[Message[T_co]]]:
         """Iterate over batches of messages without end, or until the end of a terminated topic.
+
+        An error or a cancellation ends the iterator, as with every asynchronous generator: call
+        `batches` again to continue.
 
         Args:
             messages_max: most messages of a batch; it has at least one.

@@ -95,6 +95,7 @@ class ConsumerAttachment:
             f"consumer {consumer_id} of {subscription} on {topic}",
             find=partial(context.find, topic),
             attach=self._attach,
+            detach=self._detach,
             on_failed=self._on_failed,
             settings=context.settings,
             clock=context.clock,
@@ -143,10 +144,7 @@ class ConsumerAttachment:
 
     async def close(self) -> None:
         """Close the consumer at the broker, and end the session."""
-        try:
-            await self._detach()
-        finally:
-            await self._session.close()
+        await self._session.close()
 
     def lose(self, connection: Connection) -> None:
         """Handle a consumer closed by the broker, or a broken connection."""

@@ -36,7 +36,7 @@ def until(deadline_s: float, pause_s: float, clock: Clock) -> float:
 class Session:
     """Keeps one producer or consumer attached to its broker.
 
-    `start` waits for the first attachment; `close` ends the task.
+    `start` waits for the first attachment; `close` detaches, and ends the task.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Session:
         *,
         find: Callable[[], Awaitable[Connection]],
         attach: Callable[[Connection], Awaitable[None]],
+        detach: Callable[[], Awaitable[None]],
         on_failed: Callable[[SdkError], None],
         settings: ClientSettings,
         clock: Clock,
@@ -53,13 +54,14 @@ class Session:
     ) -> None:
         """Take the steps of a session.
 
-        `attach` does the whole exchange with the broker. `on_failed` is called when the session
-        ends for good. `gives_up`: whether the first attachment must succeed within the operation
-        timeout.
+        `attach` does the whole exchange with the broker. `detach` undoes it, and does nothing if
+        there is nothing to undo. `on_failed` is called when the session ends for good. `gives_up`:
+        whether the first attachment must succeed within the operation timeout.
         """
         self._gives_up = gives_up
         self._name = name
-        self._find, self._attach, self._on_failed = find, attach, on_failed
+        self._find, self._attach, self._detach = find, attach, detach
+        self._on_failed = on_failed
         self._clock = clock
         self._settings = settings
         self._backoff = Backoff(
@@ -80,7 +82,7 @@ class Session:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Attach for the first time.
+        """Attach for the first time. A cancelled call leaves nothing at the broker.
 
         Raises:
             SdkError: the reason why the session could not attach.
@@ -90,6 +92,7 @@ class Session:
         try:
             await self.wait_attached(0)
         except BaseException:
+            # The task may have attached in the very turn in which this call was cancelled.
             await self.close()
             raise
 
@@ -121,15 +124,19 @@ class Session:
             self._lost.set()
 
     async def close(self) -> None:
-        """End the task. The caller detaches at the broker."""
+        """Detach at the broker, and end the task."""
+        # Before the detachment: a loss during it must not attach the session again.
         if self.failure is None:
             self.failure = AlreadyClosedError(f"{self._name} is closed")
         self._wake()
-        task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        self.connection = None
+        try:
+            await self._detach()
+        finally:
+            task, self._task = self._task, None
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            self.connection = None
 
     async def _run(self) -> None:
         deadline_s = self._clock.monotonic_s() + self._settings.operation_timeout_ms / 1000

@@ -1,5 +1,6 @@
 """`magnetar.testing`: a broker inside the test's own process, and the fixtures that give one."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from magnetar.sdk.errors import ServiceError
 from magnetar.testing import Broker
 from tests.http_calls import ask, call
 from tests.processes import ROOT, magnetar_environment
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 EARLIEST = ConsumerSettings(initial_position=InitialPosition.EARLIEST)
 
@@ -102,6 +103,24 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(
     with pytest.raises(DeployError, match="no_such_setting"):
         Broker(settings={"broker": {"no_such_setting": 1}}).start()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+async def test_a_start_that_is_cancelled_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_under_way: bool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    threads = set(threading.enumerate())
+    starting = asyncio.create_task(Broker().__aenter__())
+    await asyncio.sleep(0)
+    if is_under_way:
+        await until(lambda: any(tmp_path.glob("*/data/*")), "the server writes its files")
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert starting.cancelled()
+    await until(lambda: not any(tmp_path.iterdir()), "the directory is gone")
+    left = {each for each in threading.enumerate() if each.name == "magnetar-broker"}
+    assert left <= threads
 
 
 def test_it_starts_in_under_half_a_second() -> None:

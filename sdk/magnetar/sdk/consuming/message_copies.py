@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from magnetar.sdk.errors import SchemaError, SdkError, ServiceError
+from magnetar.sdk.errors import AlreadyClosedError, SchemaError, SdkError, ServiceError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.producing.outgoing import OutgoingMessage
@@ -83,6 +83,7 @@ class MessageCopies:
         self._client_for = client_for
         self._needs_schema = needs_schema
         self._senders: dict[TopicName, asyncio.Task[Sender]] = {}
+        self._is_closed = False
         self._versions: dict[tuple[TopicName, str, bytes], bytes] = {}
         """Schema version on the target, by target, source topic and source version; empty if copies
         are stored without a schema."""
@@ -102,6 +103,7 @@ class MessageCopies:
 
         Raises:
             SdkError: the broker did not confirm the copy.
+            AlreadyClosedError: the copies are closed, or were closed meanwhile.
         """
         sender, version = await self._attached(message, target, initial_subscription)
         if message.is_encrypted:
@@ -122,7 +124,8 @@ class MessageCopies:
         )
 
     async def close(self) -> None:
-        """Close the producers. Does not raise."""
+        """Close the producers, and make no others. Does not raise."""
+        self._is_closed = True
         made = list(self._senders.values())
         self._senders.clear()
         for each in made:
@@ -188,6 +191,14 @@ class MessageCopies:
     async def _sender(
         self, target: TopicName, subscription: str, info: SchemaInfo | None
     ) -> Sender:
+        """Return the producer of a target, which is made if there is none yet.
+
+        Raises:
+            SdkError: it could not be made.
+            AlreadyClosedError: nothing would close it.
+        """
+        if self._is_closed:
+            raise _closed_error(target)
         task = self._senders.get(target)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             # Copies may be as large as an assembled chunked message.
@@ -198,7 +209,18 @@ class MessageCopies:
                 self._client_for(target).producer(str(target), settings, schema=EncodedSchema(info))
             )
             self._senders[target] = task
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # Only `close` cancels the task; the caller itself may not have been cancelled.
+            waiting = asyncio.current_task()
+            if task.cancelled() and waiting is not None and not waiting.cancelling():
+                raise _closed_error(target) from None
+            raise
+
+
+def _closed_error(target: TopicName) -> AlreadyClosedError:
+    return AlreadyClosedError(f"the consumer is closed: no message was copied to {target}")
 
 
 async def _send_encrypted(

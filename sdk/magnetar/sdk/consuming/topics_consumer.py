@@ -225,7 +225,7 @@ class TopicsConsumer(Consumer[Any]):
         closing = [self._members.remove(topic) for topic in gone]
         for member in closing:
             member.on_ready = None
-        await asyncio.gather(*(each.close() for each in closing), return_exceptions=True)
+        await close_each(closing)
         added = [each for name, each in wanted.items() if name not in self._members.by_topic]
         try:
             self._member_settings = replace(
@@ -249,19 +249,16 @@ class TopicsConsumer(Consumer[Any]):
         try:
             made = await asyncio.gather(*tasks, return_exceptions=True)
         except asyncio.CancelledError:
-            # Consumers that are ready must not keep the subscription: nothing else would close
-            # them.
-            given_up = await asyncio.gather(*tasks, return_exceptions=True)
-            ready = [each for each in given_up if isinstance(each, TopicConsumer)]
-            closing = (each.close(flush=False) for each in ready)
-            await asyncio.gather(*closing, return_exceptions=True)
+            # Runs to its end even if the caller is cancelled again: consumers that are ready must
+            # not keep the subscription, and nothing else would close them.
+            await asyncio.shield(_close_made(tasks))
             raise
+        if self._attachment.is_closing:
+            await asyncio.shield(_close_made(tasks))
+            made = [each for each in made if isinstance(each, BaseException)]
         failures = [each for each in made if isinstance(each, BaseException)]
         for each in made:
             if isinstance(each, TopicConsumer):
-                if self._attachment.is_closing:
-                    await each.close(flush=False)
-                    continue
                 self._members.by_topic[each.topic] = each
                 each.on_ready = partial(self._on_member_ready, each)
                 each.on_active = self._on_member_active
@@ -336,7 +333,20 @@ class TopicsConsumer(Consumer[Any]):
         members = list(self._members)
         for each in members:
             each.on_ready = None
-        await asyncio.gather(*(each.close() for each in members), return_exceptions=True)
+        await close_each(members)
+
+
+async def _close_made(making: Iterable["asyncio.Task[TopicConsumer]"]) -> None:
+    """Close consumers that are not needed any more, as soon as they are made."""
+    made = await asyncio.gather(*making, return_exceptions=True)
+    ready = [each for each in made if isinstance(each, TopicConsumer)]
+    await asyncio.gather(*(each.close(flush=False) for each in ready), return_exceptions=True)
+
+
+async def close_each(members: Iterable[TopicConsumer]) -> None:
+    """Close consumers of topics; all of them, even if the caller is cancelled."""
+    closing = (each.close() for each in members)
+    await asyncio.shield(asyncio.gather(*closing, return_exceptions=True))
 
 
 def _unknown_topic(what: Acknowledgeable) -> UnknownTopicError:

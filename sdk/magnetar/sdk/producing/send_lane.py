@@ -192,6 +192,7 @@ class SendLane:
         assert self._batch_timer is not None
         self._batch_timer.cancel()
         transaction = self._batches.transaction
+        was_refused = False
         for batch in self._batches.take():
             sequence_id = self.next_sequence_id
             self.next_sequence_id += len(batch)
@@ -202,9 +203,12 @@ class SendLane:
                 )
             except SdkError as error:  # No key to encrypt it, or too large.
                 self._under_way.refuse(len(batch), batch.on_sent, error)
+                was_refused = True
                 continue
             self._add(send)
         self._under_way.arm_timer()
+        if was_refused:
+            self._under_way.after_progress()  # their room is free
 
     # -- internal
 

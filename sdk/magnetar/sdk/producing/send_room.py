@@ -22,7 +22,8 @@ class MemoryLimit:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        # In the order of waiting: the order of waking must not depend on memory addresses.
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def is_full(self, size: int) -> bool:
         """Whether a message of `size` bytes must wait. With nothing pending, any message may be
@@ -37,14 +38,18 @@ class MemoryLimit:
 
     def wake(self) -> None:
         """Wake all waiting calls to check again; those without room wait anew."""
-        waiters, self._waiters = self._waiters, deque()
+        waiters, self._waiters = self._waiters, {}
         for future in waiters:
             if not future.done():
                 future.set_result(None)
 
     def tell(self, news: asyncio.Future[None]) -> None:
         """Settle a waiting call's future at the next change."""
-        self._waiters.append(news)
+        self._waiters[news] = None
+
+    def forget(self, news: asyncio.Future[None]) -> None:
+        """Settle a future no more, because its call waits no longer."""
+        self._waiters.pop(news, None)
 
 
 class SendRoom:
@@ -139,10 +144,15 @@ class Turn:
     async def wait(self, is_full: Callable[[], bool]) -> None:
         """Wait for this turn and for room. The caller must use the room before its next `await`."""
         while self._turns[0] is not self or is_full():
-            self._news = asyncio.get_running_loop().create_future()
-            if self._memory is not None and self._turns[0] is self:
-                self._memory.tell(self._news)
-            await self._news
+            self._news = news = asyncio.get_running_loop().create_future()
+            memory = self._memory if self._turns[0] is self else None
+            if memory is not None:
+                memory.tell(news)
+            try:
+                await news
+            finally:
+                if memory is not None:
+                    memory.forget(news)
 
     def wake(self) -> None:
         if self._news is not None and not self._news.done():

@@ -407,6 +407,7 @@ class ProducerAttachment:
             f"producer {producer_id} on {self._topic}",
             find=partial(context.find, topic),
             attach=self._attach,
+            detach=self._detach,
             on_failed=self._fail,
             settings=context.settings,
             clock=context.clock,
@@ -435,10 +436,7 @@ class ProducerAttachment:
 
     async def close(self) -> None:
         """Close the producer at the broker, and end the session."""
-        try:
-            await self._detach()
-        finally:
-            await self._session.close()
+        await self._session.close()
 
     def lose(self, connection: Connection) -> None:
         """Handle a producer closed by the broker, or a broken connection."""

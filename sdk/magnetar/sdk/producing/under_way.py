@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from magnetar.sdk.errors import SdkError, SendTimeoutError
 from magnetar.sdk.message_id import MessageId
@@ -82,7 +83,7 @@ class SendsUnderWay:
             self.counters.on_stored(sends, now_s)
             if on_confirmed is not None:
                 on_confirmed(sends, now_s)
-            self._after_progress()
+            self.after_progress()
         return well
 
     def fail_sequence(self, sequence_id: int, error: SdkError) -> None:
@@ -90,7 +91,7 @@ class SendsUnderWay:
         sends = self.pending.take_sequence(sequence_id)
         if sends:
             self._fail(sends, error)
-            self._after_progress()
+            self.after_progress()
 
     def fail_all(self, error: SdkError) -> None:
         """Fail all pending sends: no receipt will come."""
@@ -98,10 +99,10 @@ class SendsUnderWay:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._after_progress()
+        self.after_progress()
 
     def refuse(self, messages: int, on_sent: Sequence[OnSent | None], error: SdkError) -> None:
-        """Report messages that could not be sent."""
+        """Report messages that could not be sent. The caller calls `after_progress` then."""
         self.counters.on_failed(messages)
         for each in on_sent:
             if each is not None:
@@ -109,6 +110,16 @@ class SendsUnderWay:
         # A batch may hold messages with and without callbacks.
         if None in on_sent if on_sent else messages:
             self.keep_error(None, error)
+
+    def after_progress(self) -> None:
+        """Notify flushes and the producer, after messages have left."""
+        oldest = self.pending.oldest
+        waiters = self._flush_waiters
+        while waiters and (oldest is None or waiters[0][0] < oldest.sequence_id):
+            future = waiters.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        self._on_progress()
 
     def keep_error(self, _: MessageId | None, error: SdkError | None) -> None:
         """Keep the error of a message without a callback for the next `flush`; an `OnSent`."""
@@ -123,8 +134,14 @@ class SendsUnderWay:
         """
         if len(self.pending):
             future: asyncio.Future[None] = self._loop.create_future()
-            self._flush_waiters.append((self.pending.newest_sequence_id, future))
-            await future
+            waiter = (self.pending.newest_sequence_id, future)
+            self._flush_waiters.append(waiter)
+            try:
+                await future
+            except asyncio.CancelledError:
+                with suppress(ValueError):  # everything was settled in this very turn
+                    self._flush_waiters.remove(waiter)
+                raise
         error, self._unreported = self._unreported, None
         if error is not None:
             raise error
@@ -150,7 +167,7 @@ class SendsUnderWay:
                 "the message may or may not be stored"
             )
             self._fail(expired, error)
-            self._after_progress()
+            self.after_progress()
         self.arm_timer()
 
     # -- internal
@@ -161,15 +178,6 @@ class SendsUnderWay:
             sends += self.pending.take_older(float("inf"))
         for send in sends:
             self.refuse(send.messages, send.on_sent, error)
-
-    def _after_progress(self) -> None:
-        oldest = self.pending.oldest
-        waiters = self._flush_waiters
-        while waiters and (oldest is None or waiters[0][0] < oldest.sequence_id):
-            future = waiters.popleft()[1]
-            if not future.done():
-                future.set_result(None)
-        self._on_progress()
 
 
 def tell(on_sent: OnSent, message_id: MessageId | None, error: SdkError | None) -> None:

@@ -53,10 +53,12 @@ class AssignmentSession:
         self._may_create = may_create
         self._on_change = on_change
         self._epoch = -1
+        self._registered_at: Connection | None = None
         self._session = Session(
             f"registration of {consumer_name} on {subscription} of {name}",
             find=self._find,
             attach=self._attach,
+            detach=self._detach,
             on_failed=self._on_failed,
             settings=context.settings,
             clock=context.clock,
@@ -76,19 +78,21 @@ class AssignmentSession:
 
     async def close(self) -> None:
         """Unregister the consumer: its segments go to other consumers at once."""
-        connection = self._session.connection
+        await self._session.close()
+
+    async def _detach(self) -> None:
+        connection, self._registered_at = self._registered_at, None
+        if connection is None or connection.assignments.pop(self._id, None) is None:
+            return
+        request_id = connection.next_request_id()
         try:
-            if connection is not None and connection.assignments.pop(self._id, None) is not None:
-                request_id = connection.next_request_id()
-                await connection.request(
-                    request_id,
-                    self._leave_command(request_id),
-                    timeout_ms=self._context.settings.close_timeout_ms,
-                )
+            await connection.request(
+                request_id,
+                self._leave_command(request_id),
+                timeout_ms=self._context.settings.close_timeout_ms,
+            )
         except SdkError:
             pass  # If the name does not come back, the coordinator reassigns the segments.
-        finally:
-            await self._session.close()
 
     async def _find(self) -> Connection:
         """Return the connection to the coordinator."""
@@ -131,6 +135,7 @@ class AssignmentSession:
             connection.assignments.pop(self._id, None)
             connection.send(self._leave_command(connection.next_request_id()))
             raise
+        self._registered_at = connection
 
     def _leave_command(self, request_id: int) -> BaseCommand:
         return BaseCommand(

@@ -156,6 +156,7 @@ class LayoutSession:
             f"layout of {name}",
             find=partial(context.lookup.connection_for, str(name)),
             attach=self._attach,
+            detach=self._detach,
             on_failed=self._on_failed,
             settings=context.settings,
             clock=context.clock,
@@ -183,10 +184,12 @@ class LayoutSession:
 
     async def close(self) -> None:
         """End the session. A second call does nothing."""
+        await self._session.close()
+
+    async def _detach(self) -> None:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.end()
-        await self._session.close()
 
     async def _attach(self, connection: Connection) -> None:
         # A topic that the broker has created once must not be created again after a deletion.

@@ -19,7 +19,7 @@ from typing import NoReturn
 from magnetar.sdk.acknowledger import Acknowledgeable
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.consuming.topic_consumer import TopicConsumer
-from magnetar.sdk.consuming.topics_consumer import Members, TopicsAcknowledger
+from magnetar.sdk.consuming.topics_consumer import Members, TopicsAcknowledger, close_each
 from magnetar.sdk.context import ClientContext
 from magnetar.sdk.errors import NotSupportedError
 from magnetar.sdk.message_id import MessageId
@@ -260,7 +260,7 @@ class StreamConsumer(SegmentsConsumer):
             self._until_s.pop(topic)
             self._buckets.pop(topic, None)
             members.forget(topic)
-        await asyncio.gather(*(each.close() for each in closing), return_exceptions=True)
+        await close_each(closing)
         await super()._apply([each for each in topics if str(each) not in members.leaving])
 
     def _settings_for(self, topic: TopicName) -> ConsumerSettings:

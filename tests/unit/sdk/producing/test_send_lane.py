@@ -189,6 +189,34 @@ async def test_receipts_tell_who_asked_and_end_a_flush() -> None:
     assert wired.under_way.last_stored_sequence_id == 1
 
 
+async def test_a_flush_that_is_cancelled_is_forgotten() -> None:
+    wired = Wired(ProducerSettings(batching=False))
+    wired.lane.give(message(b"a"), None)
+    for _ in range(3):
+        flushing = asyncio.ensure_future(wired.under_way.flush())
+        await asyncio.sleep(0)
+        assert wired.under_way._flush_waiters
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        assert not wired.under_way._flush_waiters
+    assert wired.receive(0)
+    await wired.under_way.flush()
+
+
+async def test_the_producer_is_told_once_of_the_messages_of_batches_that_cannot_be_sent() -> None:
+    wired = Wired(ProducerSettings(batch_by_key=True))
+    assert list(wired.lane.attach(3, "p", b"", 100_000)) == []
+    told: Told = []
+    for key in ("k", "l"):
+        for _ in range(2):
+            wired.lane.give(message(bytes(20_000), key=key), lambda *outcome: told.append(outcome))
+    assert list(wired.lane.attach(3, "p", b"", 10_000)) == []  # the next broker takes less
+    assert (wired.lane.messages, wired.progress) == (4, 0)
+    await asyncio.sleep(0)
+    assert [type(error) for _, error in told] == [MessageTooLargeError] * 4
+    assert (wired.lane.messages, wired.progress) == (0, 1)
+
+
 async def test_an_error_that_nobody_watched_is_raised_by_the_next_flush_once() -> None:
     wired = Wired(ProducerSettings(batching=False))
     told: Told = []

@@ -64,3 +64,22 @@ async def test_one_who_gives_up_leaves_the_turn_to_the_next() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert sender.sent == [1, 3]
     assert not sender.room.is_waited_for
+
+
+async def test_calls_that_give_up_while_the_memory_is_full_are_forgotten() -> None:
+    memory = MemoryLimit(100)
+    sender = Sender(ProducerSettings(), memory)
+    memory.adjust(100)  # Of another producer.
+    for _ in range(3):
+        tasks = [asyncio.create_task(sender.send(50)) for _ in range(2)]
+        await settle()
+        assert memory._waiters
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not memory._waiters
+    task = asyncio.create_task(sender.send(50))
+    await settle()
+    memory.adjust(-100)
+    await task
+    assert not memory._waiters

@@ -359,7 +359,11 @@ class Subscription:
             if holder is None:
                 break
             is_taken = holder.peer is consumer.peer or await holder.peer.is_alive()
-            if is_taken and holder in self.consumers:
+            if not is_taken:
+                # Now, not in its turn: a lost connection has a few of its consumers leave per turn
+                # of the event loop, and probing it again may not let another turn begin.
+                self.leave(holder)
+            elif holder in self.consumers:
                 if consumer.sub_type == EXCLUSIVE:
                     raise ConsumerBusyError(
                         f"subscription {self.name} is exclusive and has a consumer: "

@@ -197,7 +197,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             self._check_consumers(subscription)
         except ConsumerBusyError:
             every = [each.peer for known in self.values() for each in known.consumers]
-            await probe(every, but=consumer.peer)
+            dead = await probe(every, but=consumer.peer)
+            for known in list(self.values()):
+                # They may not have left yet.
+                self.left_all(known, [each for each in known.consumers if each.peer in dead])
             self._check_consumers(subscription)
 
     def _check_consumers(self, subscription: Subscription) -> None:

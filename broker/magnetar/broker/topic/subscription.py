@@ -672,9 +672,11 @@ class Subscription:
             except CursorError as error:
                 raise UnknownFailureError(f"the new position is not stored: {error}") from error
             finally:
-                if dispatcher is not None and not self.is_closed:
-                    dispatcher.resume()
-            self._await_return()
+                if not self.is_closed:
+                    if dispatcher is not None:
+                        dispatcher.resume()
+                    # After a failed seek, too: its consumers were closed.
+                    self._await_return()
 
     def placed(self, first: Position) -> None:
         """Note that the subscription continues at a position, which may be trimmed from the log."""

@@ -317,8 +317,12 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         """
         async with subscription.lock:
             subscription.check_unsubscribe(consumer, is_forced=is_forced)
-            await _delete_cursor(subscription)
-            await self._tell_deleted(subscription)
+            try:
+                await _delete_cursor(subscription)
+                await self._tell_deleted(subscription)
+            except BaseException:
+                self._drop_if_unused(subscription)  # The consumer may have left meanwhile.
+                raise
             subscription.leave(consumer)
             self._forget(subscription)
 
@@ -355,8 +359,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             await feature.deleted(subscription.name)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
-        """Remove, after a failed join, a subscription without a cursor, or a reader's without a
-        reader."""
+        """Remove a subscription without a cursor, or a reader's without a reader, after a request
+        that held its lock has failed."""
         if not subscription.is_open or (not subscription.is_durable and not subscription.consumers):
             self._forget(subscription)
 

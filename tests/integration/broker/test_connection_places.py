@@ -1,6 +1,8 @@
-"""Clients and probes of a broker whose connections are all taken by some that say nothing."""
+"""Clients and probes of a broker whose connections are all taken by some that say nothing, or read
+nothing."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -8,14 +10,20 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker import Broker
+from magnetar.broker.protocol.connection import BinaryServer
+from magnetar.ledger.system import SystemNetwork
 from magnetar.sdk import Client
 from tests.integration.broker.broker_on_bookies import broker_on
 from tests.integration.ledger.cluster import cluster_of
+from tests.processes import HOST
+from tests.unit.broker.harness import Harness
 from tests.waiting import until
 
 PLACES = 5
 TOPIC = "persistent://public/default/crowded"
 END_S = 20.0
+_MORE_THAN_BUFFERS = 64 << 20
+"""Bytes, more than the buffers of the sockets hold."""
 
 
 @pytest.fixture(params=[0, PLACES])
@@ -74,3 +82,19 @@ async def test_a_client_publishes_beside_silent_connections(broker: Broker, said
         client = await stack.enter_async_context(Client(f"pulsar://127.0.0.1:{broker.port}"))
         producer = await client.producer(TOPIC)
         await producer.send(b"heard")
+
+
+async def test_a_client_that_reads_nothing_loses_its_place_when_the_broker_closes_it() -> None:
+    services = Harness(host=HOST, port=0, keep_alive_interval_ms=50).services
+    server = BinaryServer(services, SystemNetwork())
+    await server.start()
+    try:
+        with socket.create_connection((HOST, server.port)):
+            await until(lambda: server.connections == 1, "the client has a place")
+            (connection,) = server.clients
+            connection.link.write(b"\0" * _MORE_THAN_BUFFERS)
+            assert connection.link.unsent_bytes > 0
+            connection.close()
+            await until(lambda: server.connections == 0, "the place is free", within_s=END_S)
+    finally:
+        await server.stop_accepting()

@@ -54,6 +54,7 @@ class MemoryIO:
     def __init__(self) -> None:
         self.sent = bytearray()
         self.is_closed = False
+        self.is_aborted = False
         self.is_paused = False
         self.unsent_bytes = 0
         self.writes = 0
@@ -70,6 +71,7 @@ class MemoryIO:
         self.changed.set()
 
     def abort(self) -> None:
+        self.is_aborted = True
         self.close()
 
     def pause_reading(self) -> None:

@@ -81,6 +81,40 @@ async def test_a_producer_of_a_dead_connection_does_not_count() -> None:
     assert list(harness.topic.producers) == ["new"]
 
 
+async def test_producers_of_a_dead_connection_do_not_count_however_many_they_are() -> None:
+    harness = Harness()
+    dead = harness.client()
+    for producer_id in range(300):
+        await dead.produce(producer_id)
+    of_topic(harness, max_producers=1)
+    new = await harness.connected()
+    answer = await new.produce(producer_name="new")
+    assert answer.type == BaseCommand.PRODUCER_SUCCESS
+    assert list(harness.topic.producers) == ["new"]
+
+
+async def test_consumers_of_a_dead_connection_do_not_count_however_many_they_are() -> None:
+    harness = Harness()
+    dead = harness.client()
+    for consumer_id in range(300):
+        # Two of each subscription, and those of a reader end with its consumers.
+        await dead.subscribe(
+            consumer_id,
+            subscription=f"s{consumer_id // 2}",
+            subType=SHARED,
+            durable=consumer_id < 100,
+        )
+    of_topic(harness, max_consumers=1)
+    new = await harness.connected()
+    answer = await new.subscribe(subscription="s149", subType=SHARED, durable=False)
+    assert answer.type == BaseCommand.SUCCESS
+    found = harness.topic.subscriptions
+    assert list(found) == [*(f"s{each}" for each in range(50)), "s149"]
+    assert [each.peer for each in found["s149"].consumers] == [new.connection.link]
+    await settle()
+    assert [len(each.consumers) for each in found.values()] == [0] * 50 + [1]
+
+
 async def test_a_consumer_counts_while_its_connection_answers() -> None:
     harness = Harness()
     of_topic(harness, max_consumers=1)

@@ -97,6 +97,21 @@ async def test_a_client_that_is_dead_has_broken_no_protocol() -> None:
     assert (counters.connections_timed_out, counters.protocol_violations) == (3, 0)
 
 
+async def test_a_closing_connection_is_cut_when_its_client_reads_nothing_for_an_interval() -> None:
+    harness = Harness()
+    client = harness.client()
+    client.io.unsent_bytes = 100
+    client.connection.close()
+    for left in (100, 60, 20):  # The first tick may come at once; then the client reads slowly.
+        client.io.unsent_bytes = left
+        client.connection.on_tick()
+        assert not client.io.is_aborted
+    client.connection.on_tick()
+    assert client.io.is_aborted
+    assert client.commands() == []
+    assert harness.services.counters.connections_timed_out == 1
+
+
 @pytest.mark.parametrize(
     "frame",
     [

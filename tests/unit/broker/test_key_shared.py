@@ -442,6 +442,19 @@ async def test_a_range_of_a_dead_consumer_is_taken_over() -> None:
     assert len(harness.topic.subscriptions["s"].consumers) == 1
 
 
+@pytest.mark.usefixtures("few_probes")
+async def test_ranges_of_a_dead_client_are_taken_over_however_many_it_has() -> None:
+    harness = Harness(liveness_probe_timeout_ms=10)
+    dead = harness.client()
+    for at in range(80):
+        meta = _sticky((at * 100, at * 100 + 99))
+        answer = await dead.subscribe(at, subType=_KEY_SHARED, keySharedMeta=meta)
+        assert answer.type == BaseCommand.SUCCESS
+    await _join(harness, keySharedMeta=_sticky((0, 65535)))
+    await settle()
+    assert len(harness.topic.subscriptions["s"].consumers) == 1
+
+
 @pytest.mark.parametrize(
     "meta",
     [

@@ -76,13 +76,50 @@ async def test_a_name_in_use_on_a_live_connection_is_busy() -> None:
     assert not holder.io.is_closed
 
 
-async def test_a_name_held_by_a_dead_connection_is_taken_over() -> None:
+@pytest.mark.usefixtures("few_probes")
+@pytest.mark.parametrize("count", [1, 80])
+async def test_names_held_by_a_dead_connection_are_taken_over(count: int) -> None:
     harness = Harness()
-    zombie, other = harness.client(), harness.client()
-    await zombie.produce(producer_name="mine")
-    answer = await other.produce(producer_name="mine")
-    assert answer.producer_success.producer_name == "mine"
+    zombie = harness.client()
+    for producer_id in range(count):
+        answer = await zombie.produce(producer_id, producer_name=f"p{producer_id}")
+        assert answer.type == BaseCommand.PRODUCER_SUCCESS
+    other = await harness.connected()
+    for producer_id in range(count):
+        other.send(
+            BaseCommand.PRODUCER,
+            producer=pb.CommandProducer(
+                topic=TOPIC,
+                producer_id=producer_id,
+                request_id=producer_id,
+                producer_name=f"p{producer_id}",
+            ),
+        )
+    answers = [(await other.next()).producer_success for _ in range(count)]
+    assert {each.producer_name for each in answers} == {f"p{each}" for each in range(count)}
     assert zombie.io.is_closed
+    await settle()  # The producers of the dead connection have left, and take nothing along.
+    peer = other.connection.publishing
+    assert [each.peer for each in harness.topic.producers.values()] == [peer] * count
+
+
+@pytest.mark.usefixtures("few_probes")
+async def test_a_name_of_a_lost_connection_is_free_before_its_producers_have_all_left() -> None:
+    harness = Harness()
+    former = harness.client()
+    for producer_id in range(80):
+        await former.produce(producer_id, producer_name=f"p{producer_id}")
+    former.publish(0, producer_id=79)
+    other = await harness.connected()
+    former.connection.lost()
+    assert "p79" in harness.topic.producers
+    answer = await other.produce(producer_name="p79")
+    assert answer.producer_success.producer_name == "p79"
+    other.publish(1)
+    assert (await other.next(_RECEIPT)).send_receipt.sequence_id == 1
+    await settle()
+    assert list(harness.topic.producers) == ["p79"]
+    assert len(harness.log.entries[7]) == 2
 
 
 async def test_a_name_in_use_on_the_same_connection_is_busy() -> None:

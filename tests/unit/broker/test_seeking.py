@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -17,7 +18,7 @@ from tests.unit.broker.harness import (
     id_of,
     position_in,
 )
-from tests.waiting import settle
+from tests.waiting import settle, until
 
 _SHARED = pb.CommandSubscribe.Shared
 _LATEST = pb.CommandSubscribe.Latest
@@ -192,6 +193,43 @@ async def test_a_reader_that_does_not_come_back_after_a_seek_is_forgotten() -> N
     async with asyncio.timeout(5):
         while harness.topic.subscriptions:
             await settle()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_reader_that_does_not_come_back_after_a_failed_seek_is_forgotten(
+    is_lost: bool,
+) -> None:
+    harness = Harness(seek_return_timeout_ms=1)
+    harness.log.store(entry(), entry())
+    client = await _reading(harness, None)
+    harness.log.read_gate = asyncio.Event()
+    await client.seek(message_publish_time=5)
+    await client.next(BaseCommand.CLOSE_CONSUMER)
+    if is_lost:
+        client.connection.lost()
+    harness.log.read_error = LogUnavailableError("the bookies are away")
+    harness.log.read_gate.set()
+    if not is_lost:
+        assert (await client.next()).error.error == pb.ServerError.UnknownError
+        assert harness.topic.subscriptions
+    await until(lambda: not harness.topic.subscriptions, "the subscription is gone")
+
+
+async def test_a_reader_keeps_its_place_over_a_failed_seek() -> None:
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(3)))
+    client = await _reading(harness, Position(7, 0))
+    await client.messages(3)
+    client.ack(Position(7, 0))
+    harness.log.read_error = LogUnavailableError("the bookies are away")
+    await client.seek(message_publish_time=5)
+    await client.next(BaseCommand.CLOSE_CONSUMER)
+    assert (await client.next()).error.error == pb.ServerError.UnknownError
+    harness.log.read_error = None
+    await client.subscribe(durable=False, start_message_id=id_of(Position(7, 0)))
+    client.flow(10)
+    await settle()
+    assert delivered_to(client) == [1, 2]
 
 
 async def test_rolling_back_starts_at_a_time() -> None:

@@ -155,12 +155,49 @@ async def test_an_exclusive_subscription_with_a_live_consumer_is_busy() -> None:
     assert (await other.next()).error.error == pb.ServerError.ConsumerBusy
 
 
-async def test_an_exclusive_subscription_of_a_dead_client_is_taken_over() -> None:
+@pytest.mark.usefixtures("few_probes")
+@pytest.mark.parametrize("count", [1, 80])
+@pytest.mark.parametrize("topic", [TOPIC, "non-persistent://public/default/passing"])
+async def test_exclusive_subscriptions_of_a_dead_client_are_taken_over(
+    topic: str, count: int
+) -> None:
     harness = Harness()
-    dead = await consuming(harness)
-    other = harness.client()
-    assert (await other.subscribe()).type == BaseCommand.SUCCESS
+    dead = harness.client()
+    for consumer_id in range(count):
+        answer = await dead.subscribe(consumer_id, topic=topic, subscription=f"s{consumer_id}")
+        assert answer.type == BaseCommand.SUCCESS
+    other = await harness.connected()
+    for consumer_id in range(count):
+        other.send_subscribe(consumer_id, topic=topic, subscription=f"s{consumer_id}")
+    for _ in range(count):
+        await other.next(BaseCommand.SUCCESS)
     assert dead.io.is_closed
+    await settle()  # The consumers of the dead client have left, and take nothing along.
+    found = [each.consumers for each in harness.topics.topic(topic).subscriptions.values()]
+    assert [[each.peer for each in here] for here in found] == [[other.connection.link]] * count
+
+
+@pytest.mark.usefixtures("few_probes")
+async def test_a_subscription_of_a_lost_connection_is_free_before_its_consumers_have_all_left() -> (
+    None
+):
+    harness = Harness()
+    harness.log.store(entry(), entry(), entry())
+    former = harness.client()
+    for consumer_id in range(80):
+        await former.subscribe(consumer_id, subscription=f"s{consumer_id}", durable=False)
+    former.flow(10, consumer_id=79)
+    await former.messages(3)
+    former.ack(Position(7, 1), consumer_id=79)
+    other = await harness.connected()
+    former.connection.lost()
+    assert harness.topic.subscriptions["s79"].consumers
+    await other.subscribe(subscription="s79", durable=False)
+    other.flow(10)
+    await settle()
+    # What the former consumer did not acknowledge comes again, in order.
+    assert delivered_to(other) == [0, 2]
+    assert list(harness.topic.subscriptions) == ["s79"]
 
 
 async def test_subscribe_waits_for_a_topic_that_loads() -> None:

@@ -371,7 +371,10 @@ class Connection:
     # Keeping alive
 
     def on_tick(self) -> None:
-        """Handle the end of a keep-alive interval."""
+        """Handle the end of a keep-alive interval, also while the socket closes after sending."""
+        if self.link.is_closed:
+            self.link.abort_if_stuck()
+            return
         self.publishing.on_tick()
         self.consuming.on_tick()
         if not self._is_connected:
@@ -513,7 +516,7 @@ class _ConnectionShell(asyncio.Protocol):
 
     def _on_tick(self) -> None:
         self._tick = None
-        if self._connection is not None and not self._connection.is_closed:
+        if self._connection is not None:
             self._connection.on_tick()
             self._schedule_tick()
 

@@ -106,6 +106,8 @@ class Link:
         """Running requests, and whether each must finish."""
         self._probe: asyncio.Future[bool] | None = None
         self._look_again: asyncio.TimerHandle | None = None
+        self._left_bytes: int | None = None
+        """Bytes that the client had not read at the last call of `abort_if_stuck`."""
 
     # Output
 
@@ -251,13 +253,16 @@ class Link:
             self._end(reason)
 
     def _end(self, reason: str) -> None:
+        self._log_drop(reason)
+        self.drop()
+
+    def _log_drop(self, reason: str) -> None:
         _log.info(
             "connection_dropped",
             address=self.address,
             client=self.client_version[:64],
             reason=reason,
         )
-        self.drop()
 
     def drop(self) -> None:
         """Close at once, and release everything that the connection holds."""
@@ -268,6 +273,15 @@ class Link:
         """Close after sending what was written, and release everything."""
         self._io.close()
         self.on_end()
+
+    def abort_if_stuck(self) -> None:
+        """Abort a socket that closes after sending, if the client has read nothing since the last
+        call. Without this, the socket would keep its place and its buffer until the client goes."""
+        before, self._left_bytes = self._left_bytes, self._io.unsent_bytes
+        if before is not None and self._left_bytes >= before:
+            self._counters.connections_timed_out += 1
+            self._log_drop("it did not read what was sent before the close")
+            self._io.abort()
 
     def lost(self) -> None:
         """Handle the loss of the socket: cancel running requests, except those that must finish."""

@@ -156,7 +156,10 @@ class ProducerAccess:
             self._check_number(name)
         except ProducerBusyError:
             others = [each for each in self._topic.producers.values() if each.name != name]
-            await probe((each.peer for each in others), but=peer)
+            dead = await probe((each.peer for each in others), but=peer)
+            for each in others:
+                if each.peer in dead:
+                    each.close()  # It may not have left yet.
             self._check_number(name)
 
     def _check_number(self, name: str) -> None:
@@ -261,7 +264,11 @@ class ProducerAccess:
                 if former.producer_id != producer_id or former.epoch >= epoch:
                     return
                 former.close()
-            elif await former.peer.is_alive() and producers.get(name) is former:
+            elif not await former.peer.is_alive():
+                # Now, not in its turn: a lost connection has a few of its producers leave per turn
+                # of the event loop, and probing it again may not let another turn begin.
+                former.close()
+            elif producers.get(name) is former:
                 return
 
     def _check_shared(self, name: str) -> None:

@@ -57,7 +57,12 @@ class Peer(Probed, Protocol):
         ...
 
 
-async def probe(peers: Iterable[Probed], *, but: Probed) -> None:
-    """Probe peers and disconnect the dead ones. `but`: a peer that is known to be alive."""
+async def probe(peers: Iterable[Probed], *, but: Probed) -> set[Probed]:
+    """Probe peers, disconnect the dead ones, and return these.
+
+    Some of their producers and consumers may leave in later turns of the event loop. `but`: a peer
+    that is known to be alive.
+    """
     others = dict.fromkeys(each for each in peers if each is not but)
-    await asyncio.gather(*(each.is_alive() for each in others))
+    alive = await asyncio.gather(*(each.is_alive() for each in others))
+    return {each for each, is_alive in zip(others, alive, strict=True) if not is_alive}

@@ -359,7 +359,11 @@ class Subscription:
             if holder is None:
                 break
             is_taken = holder.peer is consumer.peer or await holder.peer.is_alive()
-            if is_taken and holder in self.consumers:
+            if not is_taken:
+                # Now, not in its turn: a lost connection has a few of its consumers leave per turn
+                # of the event loop, and probing it again may not let another turn begin.
+                self.leave(holder)
+            elif holder in self.consumers:
                 if consumer.sub_type == EXCLUSIVE:
                     raise ConsumerBusyError(
                         f"subscription {self.name} is exclusive and has a consumer: "
@@ -668,9 +672,11 @@ class Subscription:
             except CursorError as error:
                 raise UnknownFailureError(f"the new position is not stored: {error}") from error
             finally:
-                if dispatcher is not None and not self.is_closed:
-                    dispatcher.resume()
-            self._await_return()
+                if not self.is_closed:
+                    if dispatcher is not None:
+                        dispatcher.resume()
+                    # After a failed seek, too: its consumers were closed.
+                    self._await_return()
 
     def placed(self, first: Position) -> None:
         """Note that the subscription continues at a position, which may be trimmed from the log."""

@@ -197,7 +197,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             self._check_consumers(subscription)
         except ConsumerBusyError:
             every = [each.peer for known in self.values() for each in known.consumers]
-            await probe(every, but=consumer.peer)
+            dead = await probe(every, but=consumer.peer)
+            for known in list(self.values()):
+                # They may not have left yet.
+                self.left_all(known, [each for each in known.consumers if each.peer in dead])
             self._check_consumers(subscription)
 
     def _check_consumers(self, subscription: Subscription) -> None:
@@ -314,8 +317,12 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         """
         async with subscription.lock:
             subscription.check_unsubscribe(consumer, is_forced=is_forced)
-            await _delete_cursor(subscription)
-            await self._tell_deleted(subscription)
+            try:
+                await _delete_cursor(subscription)
+                await self._tell_deleted(subscription)
+            except BaseException:
+                self._drop_if_unused(subscription)  # The consumer may have left meanwhile.
+                raise
             subscription.leave(consumer)
             self._forget(subscription)
 
@@ -352,8 +359,8 @@ class TopicSubscriptions(Mapping[str, Subscription]):
             await feature.deleted(subscription.name)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
-        """Remove, after a failed join, a subscription without a cursor, or a reader's without a
-        reader."""
+        """Remove a subscription without a cursor, or a reader's without a reader, after a request
+        that held its lock has failed."""
         if not subscription.is_open or (not subscription.is_durable and not subscription.consumers):
             self._forget(subscription)
 

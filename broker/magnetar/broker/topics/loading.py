@@ -130,7 +130,11 @@ class TopicLoader:
                     continue  # A task that was notified sooner has loaded it meanwhile.
                 if self._removal.held(name) is not None:
                     continue  # Or is deleting it.
-            await asyncio.shield(self._start(name))
+            loading = self._start(name)
+            # Not `shield`, which does not suspend if the task is done. A load is forgotten a turn
+            # after its end, and until then a topic opened ahead can be neither used nor loaded.
+            await asyncio.wait([loading])
+            loading.result()
 
     def _start(self, name: TopicName, *, is_ahead: bool = False) -> "asyncio.Task[Topic]":
         table = self._table

@@ -351,6 +351,21 @@ async def test_a_bucket_that_cannot_be_read_now_holds_up_no_other() -> None:
     assert sorted(received + await got(client)) == [*range(60)]
 
 
+async def test_a_bucket_whose_read_breaks_is_read_again_and_holds_up_no_other() -> None:
+    delays, client = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    first = delays.delayed.stored_ledgers[0]
+    whole, buckets.ledgers[first] = buckets.ledgers[first], []  # A defect: it returns no segment.
+    await delays.pass_time(20_000)
+    received = await got(client)
+    assert received[-30:] == [*range(30, 60)]
+    assert len(received) < 60
+    buckets.ledgers[first] = whole
+    delays.delayed.retry()
+    await delays.ring()
+    assert sorted(received + await got(client)) == [*range(60)]
+
+
 async def test_a_bucket_that_is_read_slowly_holds_up_no_messages_that_were_read() -> None:
     delays, client = await two_buckets()
     buckets = delays.harness.topics.buckets[TOPIC]

@@ -1,10 +1,17 @@
-"""The index of origins: what is in a run, what is forgotten, and what may still come."""
+"""The index of origins: what is in a run, what is forgotten, and what may still come. And its
+window, which reads what was stored before."""
+
+import pytest
 
 from magnetar.broker.features.replication.acks import OriginAcks
 from magnetar.broker.features.replication.source_marks import Source
+from magnetar.broker.features.replication.subscriptions.origin_window import OriginWindow
 from magnetar.broker.features.replication.subscriptions.origins import Origin, OriginIndex
 from magnetar.cursors import AckRange, BatchAck
+from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import Position
+from tests.unit.broker.harness import entry
+from tests.unit.broker.memory_log import MemoryLog
 
 HERE, WEST, NORTH = Source("east", 1), Source("west", 2), Source("north", 3)
 
@@ -108,3 +115,39 @@ def test_what_is_read_back_stays_within_the_bound_however_much_it_is() -> None:
     assert len(made) == 1
     assert made.low == at(19)
     assert made.floor == at(18)
+
+
+class _Log(MemoryLog):
+    """A log whose reads return one entry, and some of whose reads fail."""
+
+    failing = 0
+
+    async def read_range(
+        self, start: Position, *, entries_max: int, bytes_max: int
+    ) -> tuple[Position, list[bytes]]:
+        if self.failing and start.entry_id % 2:
+            self.failing -= 1
+            raise LogUnavailableError("the bookies are away")
+        return await super().read_range(start, entries_max=1, bytes_max=bytes_max)
+
+
+async def test_reads_that_failed_do_not_count_against_the_entries_that_may_be_read() -> None:
+    log = _Log()
+    log.store(*(entry() for _ in range(6)))
+    window = OriginWindow(log, entries_max=6, runs_max=100, read_entries=2, read_bytes=1 << 20)
+    log.failing = 5
+    for _ in range(5):
+        with pytest.raises(LogUnavailableError):
+            await window.reach(at(-1))
+    await window.reach(at(-1))
+    assert window.is_whole
+
+
+async def test_no_more_entries_are_read_than_may_be() -> None:
+    log = _Log()
+    log.store(*(entry() for _ in range(6)))
+    window = OriginWindow(log, entries_max=3, runs_max=100, read_entries=2, read_bytes=1 << 20)
+    await window.reach(at(-1))
+    assert window.index.low == at(3)
+    assert not window.lacks(at(-1))
+    assert len(log.reads) == 3

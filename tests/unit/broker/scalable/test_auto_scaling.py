@@ -18,6 +18,7 @@ from magnetar.ledger.metadata.url import open_store
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.memory_log import ManualClock
 from tests.unit.broker.scalable.test_scalable_topics import TOPIC, Scene
+from tests.waiting import settle
 
 HOT = SegmentLoad(msg_rate_in=20_000.0)
 COLD = SegmentLoad(msg_rate_in=1.0)
@@ -153,6 +154,24 @@ async def test_a_topic_that_cannot_be_split_is_counted_and_tried_again(looks: _L
     assert (looks.scaling.failures, await looks.active()) == (1, [0, 1])
     await looks.look()  # The change that has begun stands still: it is carried on.
     assert (looks.scaling.failures, await looks.active()) == (1, [2, 3, 1])
+
+
+async def test_a_defect_with_some_topics_holds_up_no_other(
+    looks: _Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, broken = looks.scene.topics.find, [f"public/default/broken-{each}" for each in range(9)]
+
+    async def find_or_break(topic: TopicName, *, is_sure: bool = False) -> object:
+        if topic != TOPIC:
+            raise ZeroDivisionError
+        await settle()  # The others have failed by now.
+        return await find(topic, is_sure=is_sure)
+
+    monkeypatch.setattr(looks.scene.topics, "find", find_or_break)
+    names = [f"segment://{each}/0000-ffff-0" for each in broken]
+    looks.reports = [report(HOT, COLD), LoadReport(segments=dict.fromkeys(names, HOT))]
+    await looks.look()
+    assert (looks.scaling.failures, await looks.active()) == (9, [2, 3, 1])
 
 
 async def test_a_change_that_stands_still_is_carried_on_though_no_client_is_there(

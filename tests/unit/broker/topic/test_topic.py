@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from magnetar.broker.base.errors import NotAllowedError
+from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
 from magnetar.broker.policies.model import (
     BacklogQuota,
     DelayedDelivery,
@@ -189,3 +189,32 @@ async def test_what_a_line_holds_when_its_topic_closes_is_never_stored() -> None
     assert (_receipts(peer), world.log.entries) == ([], MemoryLog().entries)
     assert [isinstance(each.error, LogClosedError) for each in peer.done] == [True]
     assert peer.closed == [producer]
+
+
+class _Keeping(Feature):
+    """Cannot drop what it keeps of a deleted subscription."""
+
+    def __init__(self) -> None:
+        self.may_fail = asyncio.Event()
+
+    async def deleted(self, subscription: str) -> None:
+        await self.may_fail.wait()
+        raise BrokerPersistenceError(f"what is kept of {subscription} cannot be dropped now")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_reader_whose_deletion_fails_stays_as_long_as_its_consumer(is_lost: bool) -> None:
+    feature = _Keeping()
+    world = Alone(feature)
+    subscription, consumer = await world.subscribe(MemoryPeer())
+    subscriptions = world.topic.subscriptions
+    deletion = asyncio.create_task(
+        subscriptions.unsubscribe(subscription, consumer, is_forced=False)
+    )
+    await settle()
+    if is_lost:
+        subscriptions.left(subscription, consumer)
+    feature.may_fail.set()
+    with pytest.raises(BrokerPersistenceError):
+        await deletion
+    assert list(subscriptions) == ([] if is_lost else ["s"])

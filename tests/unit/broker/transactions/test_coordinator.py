@@ -507,3 +507,39 @@ async def test_a_restart_tells_what_was_decided_some_at_a_time() -> None:
     await until(lambda: len(told.ends) == 100, "all are told")
     assert told.most <= 2 * TASKS_PER_TURN
     await ended(second)
+
+
+@pytest.mark.parametrize("is_topic", [False, True])
+async def test_a_transaction_has_not_ended_when_telling_a_participant_is_cancelled(
+    is_topic: bool,
+) -> None:
+    """A task group takes a cancelled task for a done one."""
+
+    class Cancelled(Told):
+        async def end_on_topic(self, *args: Any, **kwargs: Any) -> None:
+            await super().end_on_topic(*args, **kwargs)
+            if is_topic:
+                raise asyncio.CancelledError
+
+        async def end_on_subscription(self, *args: Any, **kwargs: Any) -> None:
+            await super().end_on_subscription(*args, **kwargs)
+            if not is_topic:
+                raise asyncio.CancelledError
+
+    log = Log()
+    coordinator = await owner(log, Cancelled())
+    txn = await coordinator.begin(10_000)
+    await coordinator.join(txn, ["a"], [("b", "s")])
+    await coordinator.end(txn, commits=True)
+    await settle()
+    place = cast(Any, coordinator)._topic
+    assert place.reloads == ["an end of a transaction was not carried out"]
+    assert coordinator.counters.committed == 0
+    coordinator.close()
+    place.is_closed = True
+    told = Told()
+    after = await owner(log, told)
+    await until(lambda: after.counters.committed == 1, "the next owner has carried it out")
+    assert len(told.ends) == 2
+    assert set(told.ends) == {("a", txn, True), ("b", "s", txn, True)}
+    after.close()

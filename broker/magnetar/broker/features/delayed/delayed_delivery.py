@@ -227,27 +227,38 @@ class DelayedDelivery(Feature):
     async def _load_segments(self) -> None:
         """Read the next segment of each bucket that needs it, and continue the release after each:
         the read of the next one may take long."""
-        while self._to_load:
-            bucket = self._to_load.pop(0)
-            at = bucket.next_segment
-            assert bucket.ledger_id is not None
-            try:
-                (segment,) = await self._storage.read(bucket.ledger_id, at, at)
-            except LedgerError as error:
-                if bucket not in self._index.buckets:
-                    continue  # its messages were trimmed meanwhile, and its ledger is deleted
-                bucket.failures += 1
-                if error.retryable and bucket.failures < _READS_MAX:
-                    self._read_later(bucket, error)
-                else:
-                    self._give_up(bucket, error)
-                continue
-            bucket.load(at, segment)
-            self._index.unload(self.settings.delayed_segments_loaded_max)
-            self.release()
-        self._loading = None
+        try:
+            while self._to_load:
+                bucket = self._to_load.pop(0)
+                if await self._load_segment(bucket):
+                    self._index.unload(self.settings.delayed_segments_loaded_max)
+                    self.release()
+        finally:
+            self._loading = None
 
-    def _read_later(self, bucket: Bucket, error: LedgerError) -> None:
+    async def _load_segment(self, bucket: Bucket) -> bool:
+        """Read the next segment of a bucket; return whether it was read."""
+        at = bucket.next_segment
+        assert bucket.ledger_id is not None
+        try:
+            (segment,) = await self._storage.read(bucket.ledger_id, at, at)
+        except LedgerError as error:
+            if bucket not in self._index.buckets:
+                return False  # its messages were trimmed meanwhile, and its ledger is deleted
+            bucket.failures += 1
+            if error.retryable and bucket.failures < _READS_MAX:
+                self._read_later(bucket, error)
+            else:
+                self._give_up(bucket, error)
+        except Exception as error:  # noqa: BLE001 - a defect must not hold up all other buckets
+            _log.exception("delayed_index_broke", topic=str(self._topic.name))
+            self._read_later(bucket, error)
+        else:
+            bucket.load(at, segment)
+            return True
+        return False
+
+    def _read_later(self, bucket: Bucket, error: Exception) -> None:
         """Leave a bucket away for a while: the others must not wait for it."""
         _log.warning("delayed_index_not_read", topic=str(self._topic.name), error=str(error))
         self._failed.append(bucket)

@@ -196,6 +196,9 @@ class AutoScaling:
             except RequestError as error:
                 self.failures += 1
                 _log.warning("topic_not_scaled", topic=str(topic), error=str(error))
+            except Exception:  # noqa: BLE001 - a defect with one topic must not hold up the others
+                self.failures += 1
+                _log.exception("topic_not_scaled", topic=str(topic))
 
     async def _look_at(self, topic: TopicName, loads: SegmentLoads, consumers: int) -> None:
         if not (await self._ownership.owner_of(topic)).is_self:

@@ -17,7 +17,11 @@ from typing import Protocol
 
 import structlog
 
-from magnetar.broker.base.errors import BrokerPersistenceError, NotAllowedError
+from magnetar.broker.base.errors import (
+    BrokerPersistenceError,
+    NotAllowedError,
+    UnknownFailureError,
+)
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.base.turn_gate import TurnGate
 from magnetar.broker.features.transactions.coordinator_state import (
@@ -273,18 +277,28 @@ class Coordinator(Feature):
         low_watermark = self.state.low_watermark
         participants = self._participants
         async with asyncio.TaskGroup() as group:
-            for topic, name in found.subscriptions:
+            told = [
                 group.create_task(
                     participants.end_on_subscription(
                         topic, name, found.id, commits=commits, low_watermark=low_watermark
                     )
                 )
-            for topic in found.topics:
+                for topic, name in found.subscriptions
+            ]
+            told += [
                 group.create_task(
                     participants.end_on_topic(
                         topic, found.id, commits=commits, low_watermark=low_watermark
                     )
                 )
+                for topic in found.topics
+            ]
+        if any(each.cancelled() for each in told):
+            # A group takes a cancelled task for a done one, but that participant may not know.
+            raise UnknownFailureError(
+                f"transaction {found.id}: telling a participant of its end was cancelled; the "
+                "coordinator is loaded again, and tells all of them"
+            )
         done = self._write(self.state.status(found.id, ENDED[found.status]))
         if commits:
             self.counters.committed += 1

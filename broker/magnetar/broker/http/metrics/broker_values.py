@@ -195,7 +195,8 @@ PLAIN: Sequence[Column[BrokerView]] = (
     ),
     counter(
         "magnetar_broker_connections_timed_out_total",
-        "Connections dropped because the client sent no handshake, or no answer, in time.",
+        "Connections dropped because the client sent no handshake, or no answer, in time, or did "
+        "not read the last answers.",
         lambda b: b.services.counters.connections_timed_out,
     ),
     counter(

@@ -104,12 +104,13 @@ class OriginWindow:
             if first != position or not entries:
                 self._left = 0  # trimmed meanwhile
                 return
-            self._left -= len(entries)
             for at, entry in enumerate(entries):
                 is_other, origin = note_of(entry)
                 if is_other:
                     found.append((Position(first.ledger_id, first.entry_id + at), origin))
             position = Position(first.ledger_id, first.entry_id + len(entries))
+        # Only now: a portion of which a read failed is read again as a whole.
+        self._left -= last.entry_id + 1 - first_id
         if index.low == low:  # otherwise the index has meanwhile forgotten the entries next to it
             index.extend_back(start, found)
 

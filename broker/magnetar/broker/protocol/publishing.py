@@ -246,7 +246,8 @@ class Publishing:
         producer.reject(sequence_id, error)
         if producer.line.closes_after_refusal or naming.is_replicator(producer.name):
             # The client may send the message again. If later ones were taken meanwhile, a topic
-            # with deduplication would answer that as a duplicate of a message that is not stored.
+            # with deduplication or transactions would answer that as a duplicate of a message that
+            # is not stored.
             self._close_when_answered(producer_id, producer)
 
     def _unknown_producer(self, producer_id: int) -> None:

@@ -480,6 +480,11 @@ class Publishing:
         producer.close()
         self._link.write(answer)
 
+    def producer_leaves(self, producer: Producer) -> None:
+        """Take no more messages of a producer that is closed once earlier ones are answered."""
+        if self._producers.get(producer.producer_id) is producer:
+            self._leaving.add(producer.producer_id)
+
     def producer_closed(self, producer: Producer, destination: Destination | None) -> None:
         """Tell the client that the producer was closed, and ignore its late SENDs for a while."""
         if self._producers.get(producer.producer_id) is not producer:

@@ -237,12 +237,15 @@ class BookieChannel:
             connection, transport = await self._greet(info)
         except (OSError, TimeoutError, ValueError) as error:
             # ValueError: an invalid host, from a registration that any process may write.
-            self._connecting = None
-            reason = f"cannot connect: {error or type(error).__name__}"
-            self._failed = info
-            self._retry_at_s = self._clock.monotonic_s() + self._settings.reconnect_delay_s
-            is_secret = isinstance(error, SecretRefusedError)
-            self._fail_all(reason, BookieSecretError if is_secret else BookieUnavailableError)
+            self._on_not_connected(info, error)
+            return
+        except Exception as error:  # noqa: BLE001  # handed on to the loop's handler
+            # Such as a RuntimeError if the thread that resolves the name cannot be started. If this
+            # task died, later requests would wait for it, and nobody would connect.
+            self._on_not_connected(info, error)
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"connecting to bookie {self.bookie_id} broke", "exception": error}
+            )
             return
         self._connecting = None
         self._connection = connection
@@ -251,6 +254,14 @@ class BookieChannel:
         if self._waiting:
             transport.writelines(list(chain.from_iterable(self._waiting.values())))
             self._waiting = {}
+
+    def _on_not_connected(self, info: BookieInfo, error: Exception) -> None:
+        self._connecting = None
+        reason = f"cannot connect: {error or type(error).__name__}"
+        self._failed = info
+        self._retry_at_s = self._clock.monotonic_s() + self._settings.reconnect_delay_s
+        is_secret = isinstance(error, SecretRefusedError)
+        self._fail_all(reason, BookieSecretError if is_secret else BookieUnavailableError)
 
     async def _greet(self, info: BookieInfo) -> tuple[_Connection, asyncio.Transport]:
         """Connect, and return once the intended bookie has answered.

@@ -513,9 +513,11 @@ class ManagedLog:
             except LedgerError as error:
                 log.warning("log_left_open", path=self.path, error=str(error))
             finally:
-                # If the caller cancels the rest, every batch is still reported.
+                # If the caller cancels the rest, every batch is still reported, and a change of
+                # ledgers in progress writes nothing more.
                 self._is_closed = True
                 self._appender.end(self._why_closed())
+                self._changes.cut_off()
                 for writer in (self._appender.draining, self._appender.writer):
                     if writer is not None:
                         writer.abandon()  # ends the watch of a ledger that could not be closed

@@ -9,6 +9,7 @@ holder, with a token: after a lost reply to a create, the token tells the own lo
 Layout: docs/formats/under-replication.md.
 """
 
+import asyncio
 import random
 
 import structlog
@@ -77,6 +78,9 @@ class ReplicationLock:
                 if not is_held:
                     unclear.add(lock)
             return lock if is_held else None
+        except asyncio.CancelledError:
+            unclear.add(lock)  # the store may take it all the same
+            raise
         return lock
 
     async def is_held(self) -> bool:
@@ -119,15 +123,18 @@ class UnreleasedLocks:
         self._locks.append(lock)
 
     async def release(self, lock: ReplicationLock) -> None:
-        """Release a lock; after a failure, `release_all` tries again."""
+        """Release a lock; after a failure, or if cancelled, `release_all` tries again."""
         try:
             await lock.release()
         except LedgerError as error:
             self._locks.append(lock)
             _log.warning("replication_lock_not_released", error=str(error))
+        except BaseException:
+            self._locks.append(lock)
+            raise
 
     async def release_all(self) -> None:
         """Try to release all locks that are left."""
-        waiting, self._locks = self._locks, []
-        for lock in waiting:
-            await self.release(lock)
+        for _ in range(len(self._locks)):
+            if self._locks:  # Another call may have taken the rest.
+                await self.release(self._locks.pop(0))

@@ -101,6 +101,20 @@ class SlowToConnect(SystemNetwork):
         return await super().connect(host, port, factory, timeout_s=timeout_s)
 
 
+class BrokenOnce(SystemNetwork):
+    """Fails its first connection in a way that nobody foresaw."""
+
+    error: Exception | None = RuntimeError("can't start new thread")
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
+    ) -> asyncio.Transport:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return await super().connect(host, port, factory, timeout_s=timeout_s)
+
+
 def greet_as(name: str, instance_id: str, frame: Frame) -> bytes:
     """The hello of such a bookie; one of a release before says nothing of its cluster."""
     facts = {"bookie_id": name, "version": "1", "writable": True}
@@ -290,6 +304,25 @@ async def test_an_address_that_cannot_be_one_fails_the_request() -> None:
     for _ in range(2):
         with pytest.raises(BookieUnavailableError, match="cannot connect"):
             await request(channel)
+    await channel.close()
+
+
+async def test_an_unforeseen_error_of_a_connection_fails_its_requests_and_no_later_ones(
+    bookie: ScriptedBookie,
+) -> None:
+    """As when the process cannot start the thread that resolves a name."""
+    port = await bookie.start()
+    bookie.answer = answer_ok
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    now = SETTINGS.model_copy(update={"reconnect_delay_s": 0.0})
+    registry = OneBookie("127.0.0.1", port)
+    channel = BookieChannel("b1", registry, BrokenOnce(), SystemClock(), now)
+    with pytest.raises(BookieUnavailableError, match="can't start new thread"):
+        await request(channel)
+    assert (await request(channel)).status == 0
+    assert [type(error) for error in told] == [RuntimeError]
     await channel.close()
 
 

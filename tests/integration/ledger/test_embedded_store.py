@@ -6,6 +6,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -19,14 +20,19 @@ from magnetar.ledger.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     SessionExpiredError,
+    UnknownOutcomeError,
 )
 from magnetar.ledger.metadata import MetadataStore, WatchEvent, open_store
 from magnetar.ledger.metadata.embedded import EmbeddedStore
-from magnetar.ledger.metadata.sqlite_tree import APPLICATION_ID
-from tests.integration.ledger.metadata_stores import SETTINGS, Events, owner_process
+from magnetar.ledger.metadata.sqlite_tree import APPLICATION_ID, Written
+from magnetar.ledger.metadata.store import SessionState
+from tests.integration.ledger.metadata_stores import SETTINGS, WAIT_S, Events, owner_process
 from tests.processes import magnetar_environment
+from tests.waiting import settle
 
 T = TypeVar("T")
+
+SHORT_SESSION = SETTINGS.model_copy(update={"session_timeout_ms": 300})
 
 _WRITER = """
 import asyncio, sys
@@ -291,6 +297,103 @@ async def test_a_session_that_is_over_fails_its_ephemeral_nodes_and_no_other_wri
     await store.close()
 
 
+async def test_listeners_hear_of_a_session_that_is_over_whatever_else_fails_in_that_round(
+    path: Path,
+) -> None:
+    """Else a bookie would stay out of the registry until it is restarted."""
+    store = await EmbeddedStore.open(str(path), settings=SHORT_SESSION)
+    states = _states_of(store)
+    await store.create("/owned", ephemeral=True)
+    os.mkdir(f"{path}-sessions/999")  # which cannot be opened as the file of a session
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.executescript(
+            "BEGIN IMMEDIATE; DELETE FROM sessions;"
+            "INSERT INTO sessions (number, timeout_ms) VALUES (999, 300); COMMIT"
+        )
+    async with asyncio.timeout(WAIT_S):
+        assert await states.get() is SessionState.EXPIRED
+    await store.close()
+
+
+async def test_listeners_hear_of_a_session_that_is_over_though_no_write_was_committed(
+    path: Path,
+) -> None:
+    store = await EmbeddedStore.open(str(path))
+    states = _states_of(store)
+    await store.create("/session", ephemeral=True)
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("DELETE FROM sessions")
+    await _pragma(store, "max_page_count = 1")
+    outcomes = await _in_one_go(
+        store,
+        store.create("/n", ephemeral=True),
+        *(store.create("/big/", bytes(100_000), sequential=True) for _ in range(20)),
+    )
+    assert {type(each) for each in outcomes} == {MetadataUnavailableError}
+    async with asyncio.timeout(WAIT_S):
+        assert await states.get() is SessionState.EXPIRED
+    await store.close()
+
+
+async def test_listeners_hear_once_of_a_session_that_several_writes_found_over(path: Path) -> None:
+    store = await EmbeddedStore.open(str(path))
+    states = _states_of(store)
+    await store.create("/session", ephemeral=True)
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("DELETE FROM sessions")
+    writes = [store.create(f"/n{number}", ephemeral=True) for number in range(3)]
+    outcomes = await _in_one_go(store, *writes)
+    assert {type(each) for each in outcomes} == {SessionExpiredError}
+    await settle()
+    heard = [states.get_nowait() for _ in range(states.qsize())]
+    assert heard == [SessionState.EXPIRED, SessionState.CONNECTED]
+    await store.close()
+
+
+async def test_a_watch_sees_the_end_of_a_session_in_a_round_that_fails_later(path: Path) -> None:
+    store = await EmbeddedStore.open(str(path), settings=SHORT_SESSION)
+    await store.create("/theirs")
+    events = Events()
+    store.watch("/theirs", events)
+    assert await store.exists("/theirs") == 0  # the watch has its base by now
+    with sqlite3.connect(path, isolation_level=None) as other:
+        # Both owners are dead. The second session cannot be ended.
+        other.executescript(
+            "BEGIN IMMEDIATE;"
+            "CREATE TRIGGER stays BEFORE DELETE ON sessions WHEN OLD.number = 6"
+            " BEGIN SELECT RAISE(ABORT, 'it stays'); END;"
+            "INSERT INTO sessions (number, timeout_ms) VALUES (5, 300), (6, 300);"
+            "UPDATE nodes SET session = 5 WHERE path = '/theirs'; COMMIT"
+        )
+    await events.wait_for(WatchEvent.DELETED)
+    await store.close()
+
+
+async def test_a_watch_sees_a_write_of_its_own_handle_whose_outcome_is_unknown(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await EmbeddedStore.open(str(path), settings=SETTINGS)
+    await store.create("/a")
+    events = Events()
+    store.watch("/a", events)
+    assert await store.exists("/a") == 0  # the watch has its base by now
+    other = await EmbeddedStore.open(str(path))
+    await other.create("/a/b")
+    await events.wait_for(WatchEvent.CHILDREN)  # the handle has found a change of another one
+    write = store._tree.set
+
+    def lose_the_answer(path: str, value: bytes, *, version: int) -> Written:
+        write(path, value, version=version)
+        raise UnknownOutcomeError("the disk failed in the commit")
+
+    monkeypatch.setattr(store._tree, "set", lose_the_answer)
+    with pytest.raises(UnknownOutcomeError):
+        await store.set("/a", b"1", version=0)
+    await events.wait_for(WatchEvent.CHANGED)
+    await other.close()
+    await store.close()
+
+
 async def test_a_session_whose_file_cannot_be_made_is_unavailable_and_may_be_had_later(
     path: Path,
 ) -> None:
@@ -341,6 +444,26 @@ async def _all_waiting(
         tasks = [asyncio.create_task(write) for write in writes]
         await asyncio.sleep(0)  # each runs until it waits for the store
         other.execute("ROLLBACK")
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _states_of(store: MetadataStore) -> asyncio.Queue[SessionState]:
+    """What a listener hears of the handle's session."""
+    states: asyncio.Queue[SessionState] = asyncio.Queue()
+    store.on_session_change(states.put_nowait)
+    return states
+
+
+async def _in_one_go(
+    store: EmbeddedStore, *writes: Coroutine[object, object, T]
+) -> list[T | BaseException]:
+    """Run writes in one transaction: the worker is busy until all of them wait."""
+    gate = threading.Event()
+    busy = asyncio.create_task(store._worker.run(gate.wait))
+    tasks = [asyncio.create_task(write) for write in writes]
+    await asyncio.sleep(0)  # each runs until it waits for the store
+    gate.set()
+    await busy
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 

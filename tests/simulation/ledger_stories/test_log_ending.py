@@ -1,5 +1,7 @@
 """Shrinking a log and ending it: what is gone is gone in the right order, what ended stays so."""
 
+import asyncio
+
 import pytest
 
 from magnetar.ledger.errors import (
@@ -477,4 +479,64 @@ async def test_a_log_that_is_abandoned_while_it_ends_is_not_terminated(sim: Simu
     held.release()
     next_owner = await open_log(sim)
     assert next_owner.log.terminated is None
+    await next_owner.close()
+
+
+async def cut_off(sim: Simulation, log: SimLog) -> None:
+    """Begin to close the log, and give up: the owner has no more time."""
+    closing = log.close()
+    await sim.sleep(0.1)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    log.here(log.log.abandon, "it could not be closed in time")
+
+
+def watched_ledgers(log: SimLog) -> list[str]:
+    """The metadata of ledgers that handles of the log's process watch."""
+    return [path for path in log.client.store._watches.paths if "/L" in path]
+
+
+@scenario(bookies=3)
+async def test_a_log_whose_close_was_cut_off_in_a_rotation_writes_nothing_more(
+    sim: Simulation,
+) -> None:
+    log = await open_log(sim)
+    await log.add(b"kept")
+    list_before = sim.store.tree.get(PATH)
+    creation = sim.store.hold(client="w", kind="create")
+    rotation = log.rotate()
+    await sim.until(lambda: bool(creation.operations))
+    await cut_off(sim, log)
+    with pytest.raises(LogClosedError):
+        await rotation
+    creation.release()
+    await sim.settle()
+    assert sim.store.tree.get(PATH) == list_before
+    assert not watched_ledgers(log)
+    next_owner = await open_log(sim, "o")
+    assert await next_owner.read_all() == [b"kept"]
+    await next_owner.close()
+
+
+@scenario(bookies=3)
+async def test_a_log_whose_close_was_cut_off_in_a_repair_writes_nothing_more(
+    sim: Simulation,
+) -> None:
+    log = await open_log(sim)
+    await log.add(b"kept")
+    list_before = sim.store.tree.get(PATH)
+    creation = sim.store.hold(client="w", kind="create")
+    log.fail(log.writer)
+    batch = log.append(b"pending")
+    await sim.until(lambda: bool(creation.operations))
+    await cut_off(sim, log)
+    with pytest.raises(LogClosedError):
+        await batch.outcome
+    creation.release()
+    await sim.settle()
+    assert sim.store.tree.get(PATH) == list_before
+    assert not watched_ledgers(log)
+    next_owner = await open_log(sim, "o")
+    assert await next_owner.read_all() == [b"kept"]
     await next_owner.close()

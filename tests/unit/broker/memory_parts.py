@@ -214,7 +214,9 @@ def memory_transactions(
         return cursors
 
     settings = settings or BrokerSettings()
-    return TopicTransactions(topic, open_log, settings, clock, cursor_names=cursor_names)
+    return TopicTransactions(
+        topic, open_log, settings, clock, cursor_names=cursor_names, begun=topic.line.update
+    )
 
 
 def feature_of(topic: Topic, kind: type[F]) -> F:

@@ -342,6 +342,23 @@ async def test_a_refusal_before_earlier_answers_waits_for_them() -> None:
     assert _answers(client) == [("receipt", 0), ("error", 1)]
 
 
+async def test_nothing_is_stored_ahead_of_a_refused_message_that_waits_for_its_answer() -> None:
+    harness = Harness()
+    client = await _producing(harness)
+    harness.log.is_immediate = False
+    client.publish(0)
+    client.publish(1)
+    harness.log.waiting.pop().on_failed(LogUnavailableError("too much waits"))
+    client.publish(2)
+    harness.log.confirm()
+    assert client.commands() == [_RECEIPT, _ERROR, BaseCommand.CLOSE_PRODUCER]
+    await client.produce()
+    client.publish(1, 2)  # what has no receipt
+    harness.log.confirm()
+    assert _answers(client) == [("receipt", 1), ("receipt", 2)]
+    assert [each[-6:] for each in harness.log.entries[7]] == [b"body-0", b"body-1", b"body-2"]
+
+
 async def test_a_fenced_log_closes_producers_without_blaming_messages() -> None:
     harness = Harness()
     client = await _producing(harness)

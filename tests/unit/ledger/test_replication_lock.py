@@ -1,5 +1,6 @@
 """One holder at a time copies or drops a ledger's replicas."""
 
+import asyncio
 import random
 
 import pytest
@@ -8,6 +9,7 @@ from magnetar.ledger.errors import MetadataUnavailableError, UnknownOutcomeError
 from magnetar.ledger.metadata.store import Versioned
 from magnetar.ledger.replication_lock import ReplicationLock, UnreleasedLocks, lock_path
 from tests.dictionary_store import DictionaryStore
+from tests.waiting import settle
 
 PATH = "/ledgers/underreplication/locks/urL7"
 
@@ -112,3 +114,74 @@ async def test_a_lock_whose_creation_may_come_yet_is_the_caller_s_to_give_back()
     unclear = UnreleasedLocks()
     assert await take(LosingStore(came_through=False), unclear=unclear) is None
     assert len(unclear) == 1
+
+
+class SilentStore(DictionaryStore):
+    """A store that does what it is asked, and does not answer while `is_silent`."""
+
+    is_silent = False
+    defect: Exception | None = None
+    """Raised by the next read."""
+
+    async def create(
+        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        created = await super().create(path, value)
+        await self._answer()
+        return created
+
+    async def get(self, path: str) -> Versioned:
+        await self._answer()
+        defect, self.defect = self.defect, None
+        if defect is not None:
+            raise defect
+        return await super().get(path)
+
+    async def _answer(self) -> None:
+        if self.is_silent:
+            await asyncio.get_running_loop().create_future()
+
+
+async def cut_off(store: SilentStore, task: "asyncio.Task[object]") -> None:
+    """Cancel what waits for an answer; the store answers again."""
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    store.is_silent = False
+
+
+async def test_a_lock_whose_creation_was_cancelled_is_the_caller_s_to_give_back() -> None:
+    store, unclear = SilentStore(), UnreleasedLocks()
+    store.is_silent = True
+    await cut_off(store, asyncio.create_task(take(store, unclear=unclear)))
+    assert PATH in store.nodes
+    await unclear.release_all()
+    assert PATH not in store.nodes
+    assert len(unclear) == 0
+
+
+async def test_a_lock_whose_release_was_cancelled_is_released_later() -> None:
+    store, unreleased = SilentStore(), UnreleasedLocks()
+    lock = await take(store)
+    assert lock is not None
+    store.is_silent = True
+    await cut_off(store, asyncio.create_task(unreleased.release(lock)))
+    await unreleased.release_all()
+    assert PATH not in store.nodes
+    assert len(unreleased) == 0
+
+
+async def test_no_lock_is_forgotten_when_the_release_of_one_breaks() -> None:
+    store, unreleased = SilentStore(), UnreleasedLocks()
+    for ledger_id in range(3):
+        path = lock_path("/ledgers", ledger_id)
+        await store.create(path, b"b1")
+        unreleased.add(ReplicationLock(store, path, b"b1"))
+    store.defect = ValueError("a bug")
+    with pytest.raises(ValueError, match="a bug"):
+        await unreleased.release_all()
+    assert len(unreleased) == 3
+    await unreleased.release_all()
+    assert store.nodes == {}
+    assert len(unreleased) == 0

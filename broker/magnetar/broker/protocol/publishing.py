@@ -246,7 +246,8 @@ class Publishing:
         producer.reject(sequence_id, error)
         if producer.line.closes_after_refusal or naming.is_replicator(producer.name):
             # The client may send the message again. If later ones were taken meanwhile, a topic
-            # with deduplication would answer that as a duplicate of a message that is not stored.
+            # with deduplication or transactions would answer that as a duplicate of a message that
+            # is not stored.
             self._close_when_answered(producer_id, producer)
 
     def _unknown_producer(self, producer_id: int) -> None:
@@ -478,6 +479,11 @@ class Publishing:
     def _closed(self, producer: Producer, answer: bytes) -> None:
         producer.close()
         self._link.write(answer)
+
+    def producer_leaves(self, producer: Producer) -> None:
+        """Take no more messages of a producer that is closed once earlier ones are answered."""
+        if self._producers.get(producer.producer_id) is producer:
+            self._leaving.add(producer.producer_id)
 
     def producer_closed(self, producer: Producer, destination: Destination | None) -> None:
         """Tell the client that the producer was closed, and ignore its late SENDs for a while."""

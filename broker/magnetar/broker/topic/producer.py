@@ -69,6 +69,10 @@ class ProducerPeer(Probed, Protocol):
         """Make room for more publishes: those of the batch are durable, or have failed."""
         ...
 
+    def producer_leaves(self, producer: "Producer") -> None:
+        """Take no more messages of the producer: it is closed once earlier ones are answered."""
+        ...
+
     def producer_closed(self, producer: "Producer", destination: Destination | None) -> None:
         """Tell the client that the broker closed the producer, and where to connect; forget the
         id."""
@@ -283,12 +287,16 @@ class Producer:
     def batch_failed(self, batch: "PublishBatch", error: LedgerError) -> None:
         """Report the failure, after the answers to all earlier batches.
 
-        A log that refuses an append outright may do so before it has answered earlier ones.
+        A log that refuses an append outright may do so before it has answered earlier ones. Until
+        then nothing more is taken: the client sends the failed messages again, and later ones
+        would be stored ahead of them.
         """
         batch.error = error
         self.line.failed(batch, error)
         self.peer.on_publishes_done(batch)
         self._go_on()
+        if not self.is_closed:
+            self.peer.producer_leaves(self)
 
     def _fail(self, batch: "PublishBatch", error: LedgerError) -> None:
         """Tell the client what failed, and close the producer, for the reason in the module

@@ -210,6 +210,7 @@ class TopicOpener:
             self._settings,
             self._clock,
             cursor_names=stored.names,
+            begun=partial(_hold_apart, topic, log),
         )
         compacting = self._compaction_of(topic, log, stored)
         deduplicating = self._deduplication_of(topic, log, stored)
@@ -336,10 +337,6 @@ class TopicOpener:
         async def is_stored() -> bool:
             return replication.MARKS_CURSOR in await stored.names()
 
-        def begun() -> None:
-            log.hold_ledgers_apart()
-            topic.line.update()
-
         return Receiving(
             topic,
             ReceivingSurroundings(
@@ -350,7 +347,7 @@ class TopicOpener:
             ),
             is_stored=is_stored,
             open_cursor=partial(self.open_cursor, topic, log, replication.MARKS_CURSOR, LATEST),
-            begun=begun,
+            begun=partial(_hold_apart, topic, log),
             markers=replicated,
         )
 
@@ -456,6 +453,13 @@ class TopicOpener:
             )
         cursor.on_fenced(partial(self._ends.fence, topic))
         return cursor
+
+
+def _hold_apart(topic: Topic, log: ManagedLog) -> None:
+    """Have a takeover find a prefix of the appends: a feature tells from now on by what is stored
+    which messages were sent before."""
+    log.hold_ledgers_apart()
+    topic.line.update()
 
 
 def _index_of(topic: Topic) -> MessageIndex:

@@ -29,7 +29,8 @@ def log_config(
         ledger_age_max_s=settings.ledger_age_max_s,
         # Most topics of a broker are idle: they take no ledger, and moving one costs one write.
         opens_without_ledger=True,
-        # A takeover of a deduplicated topic must find a prefix of its appends.
+        # A takeover of a deduplicated topic must find a prefix of its appends. Transactions, and
+        # copies from other clusters, need that from their first message on (`opening.py`).
         overlaps_ledgers=not policies.deduplication,
     )
 

@@ -172,6 +172,9 @@ class Worker:
             except LedgerError as error:
                 _log.warning("recovery_worker_waits", error=str(error))
                 await asyncio.sleep(_STORE_RETRY_S)
+            except Exception:  # noqa: BLE001 - a defect must not end the repair of ledgers
+                _log.exception("recovery_worker_turn_failed")
+                await asyncio.sleep(_STORE_RETRY_S)
 
     async def _turn(self) -> None:
         """Start one ledger, or find some, or wait."""

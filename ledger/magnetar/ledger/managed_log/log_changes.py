@@ -177,7 +177,7 @@ class LedgerChanges:
                 await self._drop_spare()
                 return
             except LedgerError as error:
-                if self._appender.state is AppendState.FENCED:  # the fencing ended it
+                if self._appender.state in (AppendState.FENCED, AppendState.ENDED):  # that ended it
                     self._finish_rotation(error)
                     return
                 if self._repair_until_s is None:
@@ -260,19 +260,23 @@ class LedgerChanges:
         make the next owner's takeover fail.
 
         Raises:
-            LogFencedError, MetadataError
+            LogFencedError, LogClosedError, MetadataError
         """
         self._check_owned()
         await self._list.update(change)
 
     def _check_owned(self) -> None:
-        """Check before each write that the log was neither fenced nor abandoned meanwhile.
+        """Check before each write that the log was not fenced, abandoned or closed meanwhile.
 
         Raises:
             LogFencedError
+            LogClosedError: the close was cut off; the next owner's recovery does the rest.
         """
-        refusal = self._appender.refusal()
-        if isinstance(refusal, LogFencedError):
+        appender = self._appender
+        refusal = appender.refusal()
+        if refusal is not None and (
+            appender.state is AppendState.ENDED or isinstance(refusal, LogFencedError)
+        ):
             raise refusal
 
     async def _take_spare(self) -> LedgerWriter:
@@ -472,6 +476,14 @@ class LedgerChanges:
             task.cancel()
             await asyncio.wait([task])
         self._finish_rotation(self._appender.refusal())
+
+    def cut_off(self) -> None:
+        """End the change in progress without waiting, and abandon a ledger that was created for it;
+        for a log whose `stop` may have been cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+        self._finish_rotation(self._appender.refusal())
+        self._ledgers.abandon_spare()
 
     async def close_ledgers(self, *, terminate: bool) -> None:
         """Close the open ledgers at their last add confirmed, and record their ends in the list.

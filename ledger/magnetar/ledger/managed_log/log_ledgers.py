@@ -164,6 +164,18 @@ class LogLedgers:
         except LedgerError:
             return None
 
+    def abandon_spare(self) -> None:
+        """End the handle of the spare, if there is one; at once, or when it is created. The ledger
+        is left to the orphan sweep."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.add_done_callback(_abandon)
+
+
+def _abandon(creating: "asyncio.Task[LedgerWriter]") -> None:
+    if not creating.cancelled() and creating.exception() is None:
+        creating.result().abandon()
+
 
 class LogShrink:
     """Removes ledgers from the front of one log, on behalf of its owner."""

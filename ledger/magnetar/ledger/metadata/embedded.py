@@ -25,12 +25,11 @@ from magnetar.ledger.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
     UnknownOutcomeError,
 )
 from magnetar.ledger.metadata.call_times import CallTimes
 from magnetar.ledger.metadata.session_files import OpenLock
-from magnetar.ledger.metadata.session_keeper import Round, SessionKeeper
+from magnetar.ledger.metadata.session_keeper import SessionKeeper
 from magnetar.ledger.metadata.sessions import SessionListeners
 from magnetar.ledger.metadata.settings import MetadataSettings
 from magnetar.ledger.metadata.sqlite_tree import SqliteTree, Written
@@ -103,6 +102,10 @@ class EmbeddedStore:
         self._polls_to_question = 0
         self._change_counter = 0
         self._must_look = False
+        """Whether the next poll looks at all watched nodes: a change of this handle's own, which
+        SQLite's change counter does not show, may not have been looked at."""
+        self._losses_told = 0
+        """Lost sessions that the listeners know of."""
         self._poll_timer: asyncio.TimerHandle | None = None
         self._round_timer = self._loop.call_later(self._round_interval_s, self._start_round)
 
@@ -300,8 +303,9 @@ class EmbeddedStore:
         # The watches see the change even if the caller has been cancelled meanwhile.
         if result is not None:
             self._on_touched(result.touched)
-        if isinstance(error, SessionExpiredError):
-            self._on_own_session_expired()
+        elif isinstance(error, UnknownOutcomeError):
+            self._must_look = True
+        self._look_at_session()
         _resolve(write.future, result, error)
 
     def _check_open(self) -> None:
@@ -386,18 +390,23 @@ class EmbeddedStore:
         now_s = self._loop.time()
         self._worker.submit(lambda: self._keeper.on_time(now_s), self._on_round)
 
-    def _on_round(self, found: Round | None, error: BaseException | None) -> None:
+    def _on_round(self, touched: tuple[str, ...] | None, error: BaseException | None) -> None:
         if self._is_closed:
             return
-        if found is None:
+        if touched is None:
             _log.warning("metadata_session_round_failed", error=str(error))
+            self._must_look = True  # It may have ended sessions before.
         else:
-            self._on_touched(found.touched)
-            if found.is_own_expired:
-                self._on_own_session_expired()
+            self._on_touched(touched)
+        self._look_at_session()
         self._round_timer = self._loop.call_later(self._round_interval_s, self._start_round)
 
-    def _on_own_session_expired(self) -> None:
+    def _look_at_session(self) -> None:
+        """Notify the listeners if the handle's session was found ended, by whatever call."""
+        losses = self._keeper.losses
+        if losses == self._losses_told:
+            return
+        self._losses_told = losses
         _log.warning("metadata_session_expired")
         for state in (SessionState.EXPIRED, SessionState.CONNECTED):
             self.call_times.on_state(state)

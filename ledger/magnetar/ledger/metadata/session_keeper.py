@@ -6,19 +6,10 @@ block and come from one thread.
 """
 
 from functools import partial
-from typing import NamedTuple
 
 from magnetar.ledger.errors import MetadataUnavailableError, SessionExpiredError
 from magnetar.ledger.metadata.session_files import SessionFile, SessionObserver
 from magnetar.ledger.metadata.sqlite_tree import SqliteTree, Written
-
-
-class Round(NamedTuple):
-    """Result of one round of `SessionKeeper.on_time`."""
-
-    is_own_expired: bool
-    touched: tuple[str, ...]
-    """Paths of nodes that were deleted with the sessions of others, and their parents."""
 
 
 class SessionKeeper:
@@ -33,6 +24,9 @@ class SessionKeeper:
         self._observer = SessionObserver(folder, interval_s=interval_s)
         self._session: int | None = None
         self._file: SessionFile | None = None
+        self.losses = 0
+        """Number of own sessions that were found ended by others; readable from any thread. A call
+        that finds one may still fail for another reason, and then returns nothing of it."""
 
     @property
     def has_session(self) -> bool:
@@ -64,14 +58,16 @@ class SessionKeeper:
         try:
             return self._tree.create(path, value, session=self._session, sequential=sequential)
         except SessionExpiredError:
-            self._forget()
+            self._on_lost()
             raise
 
-    def on_time(self, now_s: float) -> Round:
-        """Run one round: call this at the interval, and once when the store is opened."""
-        is_own_expired = self._session is not None and not self._tree.has_session(self._session)
-        if is_own_expired:
-            self._forget()
+    def on_time(self, now_s: float) -> tuple[str, ...]:
+        """Run one round: call this at the interval, and once when the store is opened.
+
+        Returns the paths of nodes that were deleted with the sessions of others, and their parents.
+        """
+        if self._session is not None and not self._tree.has_session(self._session):
+            self._on_lost()
         if self._file is not None:
             self._file.touch()
         touched: list[str] = []
@@ -80,7 +76,7 @@ class SessionKeeper:
             touched += self._tree.end_session(number, partial(self._is_over, number))
             if not self._tree.has_session(number):
                 self._observer.remove_file(number)
-        return Round(is_own_expired, tuple(touched))
+        return tuple(touched)
 
     def close(self) -> None:
         """End the handle's session and delete its nodes."""
@@ -105,6 +101,10 @@ class SessionKeeper:
         except BaseException:
             self._forget()
             raise
+
+    def _on_lost(self) -> None:
+        self.losses += 1
+        self._forget()
 
     def _forget(self) -> None:
         self._session = None

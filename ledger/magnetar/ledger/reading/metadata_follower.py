@@ -66,13 +66,13 @@ class MetadataFollower:
             self._look_soon()
 
     async def look(self) -> None:
-        """Read the metadata.
+        """Read the metadata. If that fails, a change that was announced before is read later.
 
         Raises:
             NoSuchLedgerError: the ledger was deleted.
             InvalidLedgerMetadataError, MetadataError
         """
-        self._is_stale = False
+        was_stale, self._is_stale = self._is_stale, False
         try:
             ledger = await self._manager.read(self.current.ledger_id)
         except NoSuchLedgerError as error:
@@ -80,6 +80,13 @@ class MetadataFollower:
             raise
         except InvalidLedgerMetadataError as error:
             self._on_invalid(error)
+            raise
+        except BaseException as error:
+            # Also if the caller was cancelled: there may be no other event, since a closed ledger
+            # does not change again.
+            is_worth_it = not isinstance(error, LedgerError) or error.retryable
+            if was_stale and is_worth_it and self._watch is not None:
+                self._look_soon()
             raise
         if ledger.version > self._ledger.version:
             self._ledger = ledger
@@ -106,16 +113,18 @@ class MetadataFollower:
             )
 
     async def _look_until_read(self) -> None:
-        while self._is_stale:
-            try:
-                await self.look()
-            except NoSuchLedgerError:
-                break  # already reported; a ledger id is never used again
-            except LedgerError as error:
-                _log.warning(
-                    "ledger_metadata_unread", ledger_id=self.current.ledger_id, error=str(error)
-                )
-                if error.retryable:
-                    self._is_stale = True
-                    await asyncio.sleep(self._retry_delay_s)
-        self._looking = None
+        try:
+            while self._is_stale:
+                try:
+                    await self.look()
+                except NoSuchLedgerError:
+                    break  # already reported; a ledger id is never used again
+                except LedgerError as error:
+                    _log.warning(
+                        "ledger_metadata_unread", ledger_id=self.current.ledger_id, error=str(error)
+                    )
+                    if error.retryable:
+                        await asyncio.sleep(self._retry_delay_s)
+        finally:
+            if self._looking is asyncio.current_task():
+                self._looking = None

@@ -71,6 +71,9 @@ class MemoryPeer:
     def on_publishes_done(self, batch: PublishBatch) -> None:
         self.done.append(batch)
 
+    def producer_leaves(self, producer: Producer) -> None:
+        """Do nothing: a test publishes by the producer itself."""
+
     def producer_closed(self, producer: Producer, destination: Destination | None) -> None:
         self.closed.append(producer)
 

@@ -374,6 +374,31 @@ async def test_a_subscriber_gets_what_a_snapshot_a_trim_and_a_reload_leave() -> 
     assert position_in(found) == Position(8, 0)
 
 
+async def test_a_receipt_for_a_message_that_is_sent_again_says_that_it_is_stored() -> None:
+    """Seven is damaged on its way, so its client sends it once more, behind eight."""
+    harness = Harness()
+    harness.topics.has_transactions = True
+    client = harness.client()
+    await client.produce(producer_name="p", txn_enabled=True)
+    client.send_bytes(in_transaction(7, is_damaged=True) + in_transaction(8))
+    assert client.commands() == [BaseCommand.SEND_ERROR, BaseCommand.CLOSE_PRODUCER]
+    await client.produce(producer_name="p", txn_enabled=True)
+    client.send_bytes(in_transaction(7) + in_transaction(8))
+    await settle()
+    receipts = [command.send_receipt.sequence_id for command, _ in client.received()]
+    assert receipts == [7, 8]
+    assert [body[-6:] for body in harness.log.entries[7]] == [b"body-7", b"body-8"]
+
+
+def in_transaction(sequence_id: int, *, is_damaged: bool = False) -> bytes:
+    """A SEND of a message of transaction `ONE`."""
+    ids: dict[str, Any] = {"txnid_most_bits": ONE.most, "txnid_least_bits": ONE.least}
+    payload = entry(b"body-%d" % sequence_id, sequence_id=sequence_id, **ids)
+    if is_damaged:
+        payload = payload[:-1] + b"?"
+    return send_frame(0, sequence_id, payload=payload, **ids)
+
+
 async def maybe(work: Coroutine[object, object, None] | None) -> None:
     """Do what is due."""
     if work is not None:

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from magnetar.ledger.autorecovery import worker
 from magnetar.ledger.autorecovery.repair import LedgerRepair, Repaired, RepairState
 from magnetar.ledger.autorecovery.work_items import lost_path
 from magnetar.ledger.autorecovery.worker import Worker
@@ -15,6 +16,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, MetadataUnavailableError
 from magnetar.ledger.under_replication import EVERYTHING, Missing
 from tests.dictionary_store import DictionaryStore
+from tests.waiting import until
 
 UNAVAILABLE = MetadataUnavailableError("no contact")
 WHOLE = Repaired(RepairState.WHOLE)
@@ -44,6 +46,13 @@ class FailingStore(DictionaryStore):
         super().__init__()
         self.unanswered: list[tuple[str, str]] = []
         """Calls, by name and path."""
+        self.defects: list[Exception] = []
+        """Raised by the next questions whether a node exists."""
+
+    async def exists(self, path: str) -> int | None:
+        if self.defects:
+            raise self.defects.pop()
+        return await super().exists(path)
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -159,3 +168,18 @@ async def test_the_record_of_a_ledger_that_is_whole_again_is_removed_by_a_later_
     await parts.attempt_all()
     assert parts.lost(7) is None
     assert parts.worker.metrics.lost_ledgers == 0
+
+
+async def test_the_worker_goes_on_after_an_unforeseen_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "_STORE_RETRY_S", 0.0)
+    parts = Parts()
+    await parts.publish(7)
+    parts.store.defects = [ValueError("a bug")]
+    running = asyncio.create_task(parts.worker._run())
+    await until(lambda: parts.worker.metrics.items_finished == 1)
+    assert not parts.store.defects
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running

@@ -94,7 +94,11 @@ class BufferState:
             found.senders[sender.name] = sender.order
 
     def is_stored(self, txn: TransactionId, sender: Sender) -> bool:
-        """Whether a producer's message is already stored in this transaction."""
+        """Whether a producer's message is already stored in this transaction.
+
+        True for all up to its last one: what is stored is a prefix of what it sent
+        (docs/decisions/0023).
+        """
         found = self.open.get(txn)
         last = found.senders.get(sender.name) if found is not None else None
         return last is not None and sender.order <= last

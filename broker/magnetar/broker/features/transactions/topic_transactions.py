@@ -52,12 +52,19 @@ class TopicTransactions(Feature):
         clock: Clock,
         *,
         cursor_names: CursorNames,
+        begun: Callable[[], None],
     ) -> None:
-        """`cursor_names` returns the names of the stored durable cursors, including
-        subscriptions."""
+        """Create the feature.
+
+        Args:
+            cursor_names: returns the names of the stored durable cursors, including subscriptions.
+            begun: called when messages of transactions may arrive from now on: the rows of the
+                publish line change, and ledgers no longer overlap.
+        """
         self._topic = topic
         self._open_log = open_log
         self._cursor_names = cursor_names
+        self._begun = begun
         self._settings = settings
         self._clock = clock
         self.log: TopicTransactionLog | None = None
@@ -90,6 +97,7 @@ class TopicTransactions(Feature):
             on_handed=(self.buffer.handed,),
             listeners=(self.buffer,),
             takes_transactions=self._takes_transactions,
+            closes_after_refusal=True,
         )
 
     def _takes_transactions(self) -> bool:
@@ -178,7 +186,7 @@ class TopicTransactions(Feature):
         self.log = log
         log.on_fenced(lambda: topic.reload("another broker has its transactions"))
         self.state = topic.visibility.hidden = state
-        topic.line.update()
+        self._begun()
 
     # Restoring
 

@@ -25,6 +25,7 @@ from magnetar.ledger.system import SystemClock
 from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.producer import Producer
 from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX
 from tests.unit.broker.harness import Harness
 from tests.waiting import settle
 
@@ -94,3 +95,8 @@ async def test_a_session_that_is_given_up_while_it_is_opened_keeps_nothing(path:
     assert opening.cancelled()
     await session.close()
     links.made.close.assert_awaited_once()
+
+
+def test_a_producer_makes_no_batches_that_consumers_refuse() -> None:
+    query = {"batchingEnabled": "true", "batchingMaxMessages": str(BATCH_MESSAGES_MAX + 1)}
+    assert ProducerParameters.of(query).batch_messages_max == BATCH_MESSAGES_MAX

@@ -948,7 +948,8 @@ class BrokerSettings(
     compaction_batch_bytes_max: int = Field(
         default=64 * _MIB,
         ge=1,
-        description="Batches with more uncompressed bytes are kept whole.",
+        description="Batches with more uncompressed bytes are kept whole. So are batches of more "
+        "than 65,536 messages, unless this bound has 1 KiB for each message.",
     )
     compaction_bytes_per_s: int = Field(
         default=32 * _MIB,

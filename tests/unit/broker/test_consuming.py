@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from magnetar.broker.protocol.connection import IDS_PER_TURN
 from magnetar.broker.protocol.consuming import LongAcknowledgement
-from magnetar.broker.topic import last_message
+from magnetar.broker.topic import last_message, subscription
 from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
@@ -279,6 +279,38 @@ async def test_bits_beyond_the_batch_leave_nothing_open() -> None:
         ),
     )
     assert harness.topics.cursors["s"].mark_delete == (7, 0)
+
+
+@pytest.mark.parametrize("kind", [pb.CommandAck.Individual, pb.CommandAck.Cumulative])
+@pytest.mark.parametrize("batch_size", [None, (1 << 31) - 1])
+async def test_words_beyond_the_messages_of_an_entry_are_not_kept(
+    kind: pb.CommandAck.AckType, batch_size: int | None
+) -> None:
+    harness = Harness()
+    harness.log.store(batch(3))
+    client = await consuming(harness)
+    words = [1] + [0] * 500_000 + [1]
+    message_id = pb.MessageIdData(ledgerId=7, entryId=0, ack_set=words, batch_size=batch_size)
+    ack = pb.CommandAck(consumer_id=0, ack_type=kind, message_id=[message_id])
+    client.send(BaseCommand.ACK, ack=ack)
+    cursor = harness.topics.cursors["s"]
+    assert cursor.remaining_words(Position(7, 0)) == (1,)
+    assert cursor.batch_bytes == 1
+
+
+async def test_acknowledgements_of_parts_fill_the_memory_only_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscription, "PARTLY_ACKED_BYTES_MAX", 16)
+    harness = Harness()
+    harness.log.store(*(batch(3) for _ in range(50)))
+    client = await consuming(harness)
+    for entry_id in range(49):
+        client.ack_indexes(Position(7, entry_id), [6])
+    cursor = harness.topics.cursors["s"]
+    assert (cursor.batch_count, cursor.batch_bytes) == (16, 16)
+    client.ack_indexes(Position(7, 49), [0])  # the whole entry
+    assert cursor.is_acked(Position(7, 49))
 
 
 async def test_credit_for_a_partly_acknowledged_batch_counts_what_is_open() -> None:

@@ -49,7 +49,7 @@ from magnetar.broker.topic.positions import position_at_time, position_of
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics.schema_admission import check_consumer, is_auto_consume
 from magnetar.broker.topics.services import Services
-from magnetar.cursors import NonDurableCursor, SubscriptionCursor
+from magnetar.cursors import WORDS_MAX, NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire import BaseCommand, SingleAck, TopicName
@@ -670,7 +670,7 @@ def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], 
         position = position_of(message_id)
         if position > last or position.ledger_id < 0:
             raise BrokerMetadataError(f"{attached.topic.name} has no message at {position}")
-        words = tuple(message_id.ack_set)
+        words = tuple(message_id.ack_set[:WORDS_MAX])  # a client may send millions
         acks.append(Ack(position, words, max(message_id.batch_size, 0) if words else 0))
     if ack.ack_type != CommandAck.Cumulative:
         return acks, None

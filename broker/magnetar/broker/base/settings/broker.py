@@ -1183,7 +1183,8 @@ class BrokerSettings(
     transaction_pending_acks_max: int = Field(
         default=100_000,
         ge=1,
-        description="Acknowledgements of a subscription in open transactions; more are refused.",
+        description="Acknowledgements of a subscription in open transactions; more are refused. A "
+        "partly acknowledged batch counts once more for each 4096 messages.",
     )
     transaction_snapshot_bytes_max: int = Field(
         default=_MIB,

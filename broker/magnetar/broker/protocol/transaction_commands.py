@@ -12,6 +12,7 @@ from magnetar.broker.base import naming, replies
 from magnetar.broker.base.errors import (
     AuthorizationError,
     NotAllowedError,
+    PartitionedTopicError,
     RequestError,
     TopicNotFoundError,
 )
@@ -20,7 +21,7 @@ from magnetar.broker.features.transactions.errors import (
     TransactionNotFoundError,
     TransactionsDisabledError,
 )
-from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.ids import TransactionId, is_coordinator
 from magnetar.broker.features.transactions.topic_transactions import (
     TopicTransactions,
     transactions_of,
@@ -133,7 +134,7 @@ class TransactionCommands:
         for each in request.partitions:
             name = naming.topic_of(each)
             await self._login.check(Action.PRODUCE, Topic(name))
-            _check_persistent(name)
+            _check_participant(name)
             topics.append(each)
         await coordinator.join(txn, topics)
 
@@ -145,7 +146,7 @@ class TransactionCommands:
             name = naming.topic_of(each.topic)
             naming.check_subscription(each.subscription)
             await self._login.check(Action.CONSUME, Subscription(name, each.subscription))
-            _check_persistent(name)
+            _check_participant(name)
             subscriptions.append((each.topic, each.subscription))
         await coordinator.join(txn, (), subscriptions)
 
@@ -204,17 +205,30 @@ class TransactionCommands:
         topics = self._services.topics
         try:
             found = await topics.get(name, may_create=False)
-        except TopicNotFoundError:
+        except (TopicNotFoundError, PartitionedTopicError):
             # The coordinator takes this answer as final, so it must not come from a store that lags
             # behind.
             await topics.catch_up()
-            found = await topics.get(name, may_create=False)
+            try:
+                found = await topics.get(name, may_create=False)
+            except PartitionedTopicError as error:
+                # It has been created since the transaction was told of the name. There is no log
+                # with anything of the transaction, and never will be one.
+                raise TopicNotFoundError(str(error)) from error
         return transactions_of(found)
 
 
-def _check_persistent(name: TopicName) -> None:
+def _check_participant(name: TopicName) -> None:
+    """Refuse a topic that never takes part in transactions.
+
+    Raises:
+        NotAllowedError
+    """
     if not name.is_persistent:
         raise NotAllowedError(f"{name} is not persistent: it does not support transactions")
+    if is_coordinator(name):
+        # The coordinator could not read its log any more if the end of a transaction was in it.
+        raise NotAllowedError(f"{name} is {Coordinator.reserved_as}: choose another topic")
 
 
 def _id_of(request: Any) -> TransactionId:

@@ -123,6 +123,8 @@ class Connection:
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._has_heard = False
         self._is_ping_unanswered = False
+        self._unread_at: int | None = None
+        """Bytes sent until the last tick if the connection was full of answers then, else None."""
         self._shares = services.shares
         self._is_resting = False
         """Whether the turn of the loop is used up, so that the connection waits for a later one."""
@@ -361,7 +363,7 @@ class Connection:
 
     def on_writable(self, is_writable: bool) -> None:
         """Handle that the transport's buffer has passed its high or low mark."""
-        self.link.is_writable = is_writable
+        self.link.set_writable(is_writable)
         if is_writable:
             self.consuming.wake()
             for part in self._told_of_changes:
@@ -378,12 +380,30 @@ class Connection:
             self.link.end_dead("no handshake in time")
         elif self._is_ping_unanswered and not self._has_heard and not self.link.is_paused:
             self.link.end_dead("no answer to a ping")
+        elif self._is_stuck():
+            self.link.end_dead("no answers read")
         else:
             self._has_heard = False
             self._is_ping_unanswered = True
             self.link.write(PING_FRAME)
 
+    def _is_stuck(self) -> bool:
+        """Whether the client has read nothing for an interval, while answers fill the connection.
+
+        Its answer to a PING cannot be read then, so silence proves nothing.
+        """
+        before = self._unread_at
+        self._unread_at = self.link.sent_bytes if self._is_unread else None
+        return before is not None and before == self._unread_at
+
     # Back-pressure
+
+    @property
+    def _is_unread(self) -> bool:
+        """Whether so many answers wait for the client that nothing more is read from it."""
+        link = self.link
+        bytes_max = self.services.settings.write_buffer_bytes_max
+        return not link.is_writable and link.unsent_bytes > bytes_max
 
     def _check_pressure(self) -> None:
         """Resume or pause reading, depending on the pressure."""
@@ -391,10 +411,7 @@ class Connection:
         if link.is_closed:
             return
         is_full = self.publishing.is_full(was_paused=link.is_full)
-        is_full = is_full or (
-            not link.is_writable
-            and link.unsent_bytes > self.services.settings.write_buffer_bytes_max
-        )
+        is_full = is_full or self._is_unread
         wait_s = self._commands.wait_s() if self._commands is not None else 0.0
         if wait_s > 0:
             is_full = True

@@ -143,7 +143,9 @@ class BrokerSettings(
         default=16 * _MIB,
         ge=4096,
         description="Unsent bytes of a connection at which the broker also stops reading from it, "
-        "because its client sends requests without reading the answers.",
+        "because its client sends requests without reading the answers; if the client then reads "
+        "nothing for a keep-alive interval, it is disconnected. Large answers that are being built "
+        "have that many bytes at most.",
     )
     requests_per_connection_max: int = Field(
         default=10_000,

@@ -32,7 +32,7 @@ from magnetar.broker.base import replies
 from magnetar.broker.base.connection_places import ConnectionPlaces
 from magnetar.broker.base.errors import ListenError, ProtocolViolationError
 from magnetar.broker.base.token_bucket import TokenBucket
-from magnetar.broker.protocol.consuming import Consuming, LongAcknowledgement
+from magnetar.broker.protocol.consuming import Consuming, LongCommand, ids_of
 from magnetar.broker.protocol.layout_sessions import LayoutSessions
 from magnetar.broker.protocol.link import Link, LinkIO
 from magnetar.broker.protocol.login import Login
@@ -130,8 +130,8 @@ class Connection:
         """Whether the turn of the loop is used up, so that the connection waits for a later one."""
         self._frames: list[tuple[bytes, bytes]] = []
         """Received commands, with their payloads, that wait for a later turn."""
-        self._long: LongAcknowledgement | None = None
-        """Acknowledgement that is being handled in this turn and later ones; None if there is
+        self._long: LongCommand | None = None
+        """Command of many ids that is being handled in this turn and later ones; None if there is
         none."""
         self._held_bytes = 0
         """Bytes received after the turn was used up."""
@@ -208,8 +208,8 @@ class Connection:
         else:
             self._check_pressure()
 
-    def _go_on_acknowledging(self, long: LongAcknowledgement) -> None:
-        """Handle the next piece of a long acknowledgement."""
+    def _go_on_with(self, long: LongCommand) -> None:
+        """Handle the next piece of a command of many ids."""
         self._shares.use_bytes(IDS_PER_TURN * ID_COST_BYTES)
         self._handle_any(long.take(IDS_PER_TURN), b"")
         if long.is_done:
@@ -232,16 +232,17 @@ class Connection:
                 # counts.
                 command = parse_command(raw)
                 messages += command.type == BaseCommand.SEND
-                if LongAcknowledgement.is_one(command, IDS_PER_TURN):
+                ids = len(ids_of(command))
+                if ids > IDS_PER_TURN and self.consuming.may_split(command):
                     # Everything after it waits until its last piece is handled.
-                    self._long = LongAcknowledgement(command)
-                    self._go_on_acknowledging(self._long)
+                    self._long = LongCommand(command)
+                    self._go_on_with(self._long)
                     break
                 self._handle_any(command, payload)
                 if self.link.is_closed:
                     return handled
-                if command.type == BaseCommand.ACK:
-                    self._shares.use_bytes(len(command.ack.message_id) * ID_COST_BYTES)
+                if ids:
+                    self._shares.use_bytes(ids * ID_COST_BYTES)
                     if self._shares.is_used_up:
                         break
                 if command.type not in _CHEAP:
@@ -283,7 +284,7 @@ class Connection:
             return
         try:
             if self._long is not None:
-                self._go_on_acknowledging(self._long)
+                self._go_on_with(self._long)
                 self._rest()
             else:
                 self._handle(self._frames)

@@ -4,9 +4,10 @@ Each command has its own type of answer, errors included. If transactions are of
 by a plain ERROR (protocol sheet, section 13).
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from magnetar.broker.base import naming, replies
 from magnetar.broker.base.errors import (
@@ -59,6 +60,11 @@ _KINDS = {
     "endTxnOnSubscription": BaseCommand.END_TXN_ON_SUBSCRIPTION,
 }
 
+
+T = TypeVar("T")
+
+_NAMES_PER_TURN = 100
+"""Topics or subscriptions of one command that are checked in one turn of the event loop."""
 
 _TOLD_MAX = 1_000
 """Ended transactions that are remembered per connection; an older one is answered like the first
@@ -131,7 +137,7 @@ class TransactionCommands:
         txn = _id_of(request)
         coordinator = await self._own(txn)
         topics: list[str] = []
-        for each in request.partitions:
+        async for each in self._participants_in(request.partitions):
             name = naming.topic_of(each)
             await self._login.check(Action.PRODUCE, Topic(name))
             _check_participant(name)
@@ -142,13 +148,29 @@ class TransactionCommands:
         txn = _id_of(request)
         coordinator = await self._own(txn)
         subscriptions: list[tuple[str, str]] = []
-        for each in request.subscription:
+        async for each in self._participants_in(request.subscription):
             name = naming.topic_of(each.topic)
             naming.check_subscription(each.subscription)
             await self._login.check(Action.CONSUME, Subscription(name, each.subscription))
             _check_participant(name)
             subscriptions.append((each.topic, each.subscription))
         await coordinator.join(txn, (), subscriptions)
+
+    async def _participants_in(self, names: Sequence[T]) -> AsyncIterator[T]:
+        """Yield what a command adds to a transaction; other work gets turns in between.
+
+        Raises:
+            NotAllowedError: it is more than a transaction may have.
+        """
+        most = self._services.settings.transaction_participants_max
+        if len(names) > most:
+            raise NotAllowedError(
+                f"{len(names)} topics or subscriptions for one transaction; the limit is {most}"
+            )
+        for at, each in enumerate(names, 1):
+            yield each
+            if at % _NAMES_PER_TURN == 0:
+                await asyncio.sleep(0)
 
     async def _end(self, request: pb.CommandEndTxn) -> None:
         txn = _id_of(request)

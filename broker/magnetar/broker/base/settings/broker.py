@@ -979,10 +979,10 @@ class BrokerSettings(
         "each.",
     )
     schema_cache_bytes_max: int = Field(
-        default=8 * _MIB,
+        default=64 * _MIB,
         ge=0,
-        description="Bytes of cached schemas, in the form in which clients wrote them; 0 = no "
-        "cache.",
+        description="Memory of cached schemas, about ten times their size as clients wrote them; "
+        "0 = no cache.",
     )
 
     # Replication between clusters.

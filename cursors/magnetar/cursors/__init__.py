@@ -1,6 +1,8 @@
 """Cursors: the acknowledgements of a subscription, in memory and durable."""
 
 from magnetar.cursors.ack_state import (
+    BATCH_SIZE_MAX,
+    WORDS_MAX,
     AckRange,
     AckSnapshot,
     AckState,
@@ -37,6 +39,8 @@ from magnetar.cursors.settings import CursorSettings
 from magnetar.cursors.subscription_cursor import NonDurableCursor, SubscriptionCursor
 
 __all__ = [
+    "BATCH_SIZE_MAX",
+    "WORDS_MAX",
     "AckRange",
     "AckSnapshot",
     "AckState",

@@ -26,6 +26,12 @@ from magnetar.ledger.position import Position
 
 _U64_MASK = (1 << 64) - 1
 
+BATCH_SIZE_MAX = 1 << 20
+"""Most messages that an entry can have, whatever a client claims."""
+
+WORDS_MAX = BATCH_SIZE_MAX // 64
+"""Most words of an ack_set."""
+
 # How far ahead to probe for the end of a closed ledger: one request to the log then serves this
 # many later acknowledgements.
 _PROBE_ENTRIES = 1024
@@ -95,10 +101,22 @@ def words_from_bits(bits: int) -> tuple[int, ...]:
     return struct.unpack(f"<{count}q", bits.to_bytes(8 * count, "little"))
 
 
+def _bytes_of(bits: int) -> int:
+    return (bits.bit_length() + 7) // 8
+
+
 class AckState:
     """Acknowledgements of one subscription on one log. One owner, no locking, not thread safe."""
 
-    __slots__ = ("_acked", "_batches", "_individual_count", "_known_last", "_mark", "_shape")
+    __slots__ = (
+        "_acked",
+        "_batch_bytes",
+        "_batches",
+        "_individual_count",
+        "_known_last",
+        "_mark",
+        "_shape",
+    )
 
     def __init__(self, shape: LogShape, mark_delete: Position) -> None:
         """Start with everything through `mark_delete` acknowledged.
@@ -109,6 +127,7 @@ class AckState:
         self._shape = shape
         self._acked: dict[int, EntrySet] = {}  # by ledger; no empty sets
         self._batches: dict[int, dict[int, int]] = {}  # ledger -> entry -> remaining bits
+        self._batch_bytes = 0
         self._individual_count = 0
         self._known_last: dict[int, int] = {}  # ledger -> id of an entry known to exist
         self._mark = self._mark_through(mark_delete)
@@ -129,6 +148,11 @@ class AckState:
     def batch_count(self) -> int:
         """Number of partly acknowledged batches."""
         return sum(map(len, self._batches.values()))
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the bit sets of all partly acknowledged batches."""
+        return self._batch_bytes
 
     @property
     def range_count(self) -> int:
@@ -261,19 +285,29 @@ class AckState:
         acked = self.ack_batch(position, words, batch_size)
         return moved or acked or before != self.remaining_words(position)
 
-    def ack_batch(self, position: Position, words: Sequence[int], batch_size: int = 0) -> bool:
+    def ack_batch(
+        self,
+        position: Position,
+        words: Sequence[int],
+        batch_size: int = 0,
+        *,
+        batch_bytes_max: int | None = None,
+    ) -> bool:
         """Acknowledge batch indexes of one entry; return whether the whole entry is acknowledged.
 
         `words` are ack_set words, bit 1 = still open; they are AND-ed with the stored ones.
         `batch_size` is the number of messages in the entry; bits beyond it are ignored. If it is 0
-        (unknown), the first words are taken as they are.
+        (unknown), the first words are taken as they are, up to the most messages of an entry.
+
+        `batch_bytes_max`: ignore the indexes if the entry has no bit set yet, and those of other
+        entries have that many bytes already.
         """
         if self.is_acked(position):
             return True
         if not self._exists(position):
             return False
         ledger_id, entry_id = position
-        remaining = bits_from_words(words)
+        remaining = bits_from_words(words[:WORDS_MAX])  # a client may send millions
         if 0 < batch_size < remaining.bit_length():  # a client may send any size
             remaining &= (1 << batch_size) - 1
         batches = self._batches.get(ledger_id)
@@ -282,9 +316,12 @@ class AckState:
             remaining &= stored
         if not remaining:
             return self.ack(position)
+        if stored is None and batch_bytes_max is not None and self._batch_bytes >= batch_bytes_max:
+            return False
         if batches is None:
             batches = self._batches[ledger_id] = {}
         batches[entry_id] = remaining
+        self._batch_bytes += _bytes_of(remaining) - _bytes_of(stored or 0)
         return False
 
     def reset(self, position: Position, words: Sequence[int] = ()) -> None:
@@ -295,6 +332,7 @@ class AckState:
         """
         self._acked.clear()
         self._batches.clear()
+        self._batch_bytes = 0
         self._individual_count = 0
         self._mark = self._mark_before(position)
         if words and self._exists(position):
@@ -458,24 +496,26 @@ class AckState:
         for passed in [known for known in self._acked if known < ledger_id]:
             self._individual_count -= self._acked.pop(passed).count
         for passed in [known for known in self._batches if known < ledger_id]:
-            del self._batches[passed]
+            self._batch_bytes -= sum(map(_bytes_of, self._batches.pop(passed).values()))
         for passed in [known for known in self._known_last if known < ledger_id]:
             del self._known_last[passed]
 
     def _drop_batch(self, ledger_id: int, entry_id: int) -> None:
         batches = self._batches.get(ledger_id)
-        if batches is not None and batches.pop(entry_id, 0) and not batches:
-            del self._batches[ledger_id]
+        if batches is not None and (dropped := batches.pop(entry_id, 0)):
+            self._batch_bytes -= _bytes_of(dropped)
+            if not batches:
+                del self._batches[ledger_id]
 
     def _drop_batches(self, ledger_id: int, first: int, last: int) -> None:
         batches = self._batches.get(ledger_id)
         if batches is None:
             return
         if last - first < len(batches):
-            for entry_id in range(first, last + 1):
-                batches.pop(entry_id, None)
+            dropped = [batches.pop(each, 0) for each in range(first, last + 1)]
         else:
-            for entry_id in [known for known in batches if first <= known <= last]:
-                del batches[entry_id]
+            known = [each for each in batches if first <= each <= last]
+            dropped = [batches.pop(each) for each in known]
+        self._batch_bytes -= sum(map(_bytes_of, dropped))
         if not batches:
             del self._batches[ledger_id]

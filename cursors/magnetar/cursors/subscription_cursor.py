@@ -69,6 +69,11 @@ class SubscriptionCursor(ABC):
         return self._state.batch_count
 
     @property
+    def batch_bytes(self) -> int:
+        """Bytes of the bit sets of all partly acknowledged batches."""
+        return self._state.batch_bytes
+
+    @property
     def has_holes(self) -> bool:
         """Whether entries above the mark-delete position need filtering on dispatch."""
         return self._state.has_holes
@@ -120,16 +125,24 @@ class SubscriptionCursor(ABC):
             self._changed()
         return count
 
-    def ack_batch(self, position: Position, words: Sequence[int], batch_size: int = 0) -> bool:
+    def ack_batch(
+        self,
+        position: Position,
+        words: Sequence[int],
+        batch_size: int = 0,
+        *,
+        batch_bytes_max: int | None = None,
+    ) -> bool:
         """Acknowledge batch indexes (ack_set words, bit 1 = still open); return whether all are.
 
-        `batch_size`: messages in the entry; 0 if unknown.
+        `batch_size`: messages in the entry; 0 if unknown. `batch_bytes_max`: ignore the first
+        indexes of an entry if the bit sets of other entries have that many bytes already.
         """
         state = self._state
         if state.is_acked(position):
             return True
         before = state.remaining_bits(position)
-        is_acked = state.ack_batch(position, words, batch_size)
+        is_acked = state.ack_batch(position, words, batch_size, batch_bytes_max=batch_bytes_max)
         if is_acked or state.remaining_bits(position) != before:
             self._changed()
         return is_acked

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.schema import Schema
-from magnetar.sdk.wire.batches import decode_batch
+from magnetar.sdk.wire.batches import check_batch_size, decode_batch
 from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.frames import open_payload, split_payload
 from magnetar.sdk.wire.hot_commands import LAST_14, MORE_14, encode_varint
-from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 
 _U32 = struct.Struct(">I")
 
@@ -97,6 +97,7 @@ class EntrySource:
     partition: int = -1
     verify_checksum: bool = True
     decompressed_bytes_max: int = 64 * 1024 * 1024
+    """Most bytes of a payload after decompression, and of the objects of a batch beside it."""
     schema: Schema[object] | None = None
     """Schema by which `Message.value` decodes payloads; None: values are bytes."""
     on_compacted: Callable[[int, int, int, int], None] | None = None
@@ -142,7 +143,8 @@ class MessageBatch:
 
         Raises:
             PayloadChecksumError: the checksum does not match, and the source verifies it.
-            MalformedPayloadError: the payload has no readable metadata.
+            MalformedPayloadError: the payload has no readable metadata, or states more messages
+                than the source's bound allows.
         """
         self._payload = payload
         self._source = source
@@ -165,6 +167,8 @@ class MessageBatch:
         size = metadata.num_messages_in_batch
         if size < 1:
             raise MalformedPayloadError(f"a batch of {size} messages")
+        # Before anything else: a false size would make bit masks of hundreds of megabytes.
+        check_batch_size(size, memory_bytes_max=source.decompressed_bytes_max)
         self.batch_size = size
         self.count = size
         if ack_set:
@@ -275,7 +279,7 @@ class MessageBatch:
         remaining = self._remaining
         messages = [
             Message(data, self, index, single)
-            for index, (single, data) in enumerate(decode_batch(self.body(), self.batch_size))
+            for index, (single, data) in enumerate(self._items())
             if (remaining is None or remaining >> index & 1) and not single.compacted_out
         ]
         if len(messages) < self.count:
@@ -297,11 +301,11 @@ class MessageBatch:
             return [message.data for message in self.messages()]
         if self.batch_size == 0:
             return [self.body()]
-        return [
-            data
-            for single, data in decode_batch(self.body(), self.batch_size)
-            if not single.compacted_out
-        ]
+        return [data for single, data in self._items() if not single.compacted_out]
+
+    def _items(self) -> list[tuple[SingleMessageMetadata, bytes]]:
+        bytes_max = self._source.decompressed_bytes_max
+        return decode_batch(self.body(), self.batch_size, memory_bytes_max=bytes_max)
 
 
 _WORD_MASK = (1 << 64) - 1

@@ -77,6 +77,10 @@ class ReceiverQueue:
         delivers nothing for now. May raise CorruptMessageError."""
         self.on_cleared: Callable[[], None] | None = None
         """Called when everything is redelivered, to drop what `open_entry` keeps."""
+        self._ahead_bytes = 0
+        """Bytes of payloads that `open_ahead` opened since no opened message was queued."""
+        self._opened_bytes = 0
+        """Bytes of all payloads that were opened, after decompression."""
         self.received_messages = 0
         self.received_bytes = 0
         """Bytes of entries as received, before decompression."""
@@ -224,13 +228,22 @@ class ReceiverQueue:
         self._return_credit(1)
         return message
 
-    def open_all(self) -> None:
-        """Open all queued entries up to a corrupt one, because some are not for the application."""
-        while self._incoming and self._corrupt is None:
+    def open_ahead(self) -> None:
+        """Open queued entries up to a corrupt one, because some are not for the application.
+
+        It ends when the payloads opened ahead of the application exceed the bound on one payload.
+        The entries behind them are opened when the application takes messages.
+        """
+        if not self._ready:
+            self._ahead_bytes = 0
+        bytes_max = self._source.decompressed_bytes_max
+        while self._incoming and self._corrupt is None and self._ahead_bytes < bytes_max:
+            before = self._opened_bytes
             try:
                 self._fill_ready()
             except CorruptMessageError as error:
                 self._corrupt = error
+            self._ahead_bytes += self._opened_bytes - before
 
     def next_schema_version(self) -> bytes | None:
         """Return the schema version of the next message for `take`; None if there is none.
@@ -345,6 +358,7 @@ class ReceiverQueue:
             self._return_credit(_credit_of((message, payload)))
             message_id = MessageId(signed(ledger_id), signed(entry_id), -1, self._source.partition)
             raise CorruptMessageError(message_id, str(failure)) from failure
+        self._opened_bytes += batch.payload_bytes
         batch.round = self._round
         # Only rarely do parts of entries have to be left out.
         if self.skip is not None or self._acks.has_partial:
@@ -465,4 +479,5 @@ def _credit_of(entry: Delivery) -> int:
         return 1
     if not message.ack_set:
         return count
-    return (mask_from_words(message.ack_set) & ((1 << count) - 1)).bit_count()
+    words = message.ack_set[: -(-count // 64)]
+    return (mask_from_words(words) & ((1 << count) - 1)).bit_count()

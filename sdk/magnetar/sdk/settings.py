@@ -13,6 +13,7 @@ from magnetar.sdk.interceptors import ConsumerInterceptor
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock
 from magnetar.sdk.producing.routing import Hashing, Router, RoutingMode
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX
 from magnetar.sdk.wire.compression import Compression
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
 
@@ -295,6 +296,7 @@ class ProducerSettings:
     batching: bool = True
     """Whether to put messages together into one entry. Large batches are many times faster."""
     batch_messages_max: int = 1_000
+    """Most messages of a batch; at most 65,536, because consumers refuse larger batches."""
     batch_bytes_max: int = 128 * 1024
     """Most payload bytes of a batch, before compression."""
     batch_delay_ms: float = 0.0
@@ -351,7 +353,7 @@ class ProducerSettings:
         _check_kind("hashing", self.hashing, Hashing)
         if not callable(self.routing):
             _check_kind("routing", self.routing, RoutingMode)
-        _check("batch_messages_max", self.batch_messages_max, 1, 1_000_000)
+        _check("batch_messages_max", self.batch_messages_max, 1, BATCH_MESSAGES_MAX)
         _check("batch_bytes_max", self.batch_bytes_max, 1, 64 * 1024 * 1024)
         _check("batch_delay_ms", self.batch_delay_ms, 0, 60_000)
         _check("pending_messages_max", self.pending_messages_max, 1, 100_000_000)
@@ -466,7 +468,8 @@ class ConsumerSettings:
     """Whether to read only the newest message of each key (Exclusive and Failover)."""
     verify_checksum: bool = True
     decompressed_bytes_max: int = 64 * 1024 * 1024
-    """Most bytes of a payload after decompression: a small message must not fill the memory."""
+    """Most bytes of a payload after decompression: a small message must not fill the memory. A
+    batch of more than 65,536 messages needs 1 KiB of it for each message."""
 
     def __post_init__(self) -> None:
         _check_kind("subscription_type", self.subscription_type, SubscriptionType)

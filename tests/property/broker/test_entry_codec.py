@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from magnetar.broker.base.chunks import chunks_of
 from magnetar.broker.base.entry import (
-    MESSAGES_PER_ENTRY_MAX,
     admit,
     last_batch_index_of,
     look_through,
@@ -14,7 +13,7 @@ from magnetar.broker.base.entry import (
     publish_time_ms_of,
 )
 from magnetar.broker.base.errors import MessageChecksumError
-from magnetar.sdk.wire import MessageMetadata, encode_payload
+from magnetar.sdk.wire import MESSAGES_PER_ENTRY_MAX, MessageMetadata, encode_payload
 
 _NOISE = st.binary(max_size=200) | st.binary(max_size=100).map(lambda data: b"\x0e\x01" + data)
 

@@ -74,7 +74,7 @@ def check(state: AckState, model: Model) -> None:
         assert state.remaining_words(position) == words_from_bits(model.batches.get(position, 0))
     above = sorted(p for p in model.acked if p > first_open and p in set(positions))
     assert state.individual_count == len(above)
-    assert state.batch_count == len(model.batches)
+    assert state.batch_count == state.batch_bytes == len(model.batches)  # of one byte each
     assert state.has_holes == bool(above or model.batches)
     snapshot = state.snapshot()
     assert len(snapshot.ranges) == state.range_count

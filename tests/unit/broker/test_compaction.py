@@ -1,6 +1,7 @@
 """Compaction: what an entry is for it, its bounds, and what is stored about it."""
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -37,7 +38,8 @@ from magnetar.cursors import NonDurableCursor
 from magnetar.ledger.errors import LedgerError, LogUnavailableError, NoSuchLedgerError
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import MessageMetadata, TopicName, encode_payload
-from magnetar.sdk.wire.batches import decode_batch
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX, decode_batch
+from magnetar.sdk.wire.compression import Compression, compress
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, SingleMessageMetadata
 from tests.unit.broker.harness import Harness, entry
 from tests.unit.broker.memory_log import MemoryLog
@@ -95,6 +97,37 @@ def test_a_batch_that_loses_nothing_stays_as_it_is_and_one_that_loses_all_goes()
 )
 def test_what_cannot_be_looked_into_is_kept(stored: bytes, kind: Kind) -> None:
     assert open_entry(stored, batch_bytes_max=_LIMIT).kind is kind
+
+
+def test_a_batch_of_millions_of_messages_is_kept_whole_and_costs_no_memory() -> None:
+    count = 10_000_000
+    body = bytes.fromhex("00000002 1800") * count
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=0,
+        publish_time=1,
+        num_messages_in_batch=count,
+        compression=CompressionType.ZSTD,
+        uncompressed_size=len(body),
+    )
+    stored = encode_payload(metadata.SerializeToString(), compress(Compression.ZSTD, body))
+    tracemalloc.start()
+    try:
+        opened = open_entry(stored, batch_bytes_max=64 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert (opened.kind, opened.messages) == (Kind.OPAQUE, ())
+
+
+def test_batches_are_looked_into_up_to_a_number_of_messages() -> None:
+    def kind_of(count: int) -> Kind:
+        body = bytes.fromhex("00000002 1800") * count
+        stored = entry(body, num_messages_in_batch=count)
+        return open_entry(stored, batch_bytes_max=64 << 20).kind
+
+    assert kind_of(BATCH_MESSAGES_MAX) is Kind.BATCH
+    assert kind_of(BATCH_MESSAGES_MAX + 1) is Kind.OPAQUE
 
 
 def test_a_batch_above_the_bound_is_kept_whole() -> None:

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.protocol import consuming as consuming_commands
 from magnetar.broker.protocol.connection import IDS_PER_TURN
-from magnetar.broker.protocol.consuming import LongAcknowledgement
-from magnetar.broker.topic import last_message
+from magnetar.broker.protocol.consuming import LongCommand
+from magnetar.broker.topic import last_message, subscription
 from magnetar.broker.topic.dispatch.accounted import AccountedDispatcher
+from magnetar.broker.topic.positions import position_of
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -212,6 +214,17 @@ async def test_an_acknowledgement_in_a_transaction_is_refused_where_there_are_no
     assert harness.topics.cursors["s"].mark_delete == (7, -1)
 
 
+async def test_more_acknowledgements_than_a_transaction_may_hold_are_refused_unread() -> None:
+    harness = Harness(transaction_pending_acks_max=2)
+    harness.topics.has_transactions = True
+    harness.log.store(*(entry() for _ in range(2)))
+    client = await consuming(harness, permits=0)
+    beyond = Position(9, 9)  # a look at it would find that it does not exist
+    client.ack(beyond, beyond, beyond, request_id=4, txnid_most_bits=1, txnid_least_bits=1)
+    answer = (await client.next(BaseCommand.ACK_RESPONSE)).ackResponse
+    assert answer.error == pb.ServerError.NotAllowedError
+
+
 async def test_what_was_never_written_cannot_be_acknowledged() -> None:
     harness = Harness()
     harness.log.store(entry(), entry())
@@ -279,6 +292,38 @@ async def test_bits_beyond_the_batch_leave_nothing_open() -> None:
         ),
     )
     assert harness.topics.cursors["s"].mark_delete == (7, 0)
+
+
+@pytest.mark.parametrize("kind", [pb.CommandAck.Individual, pb.CommandAck.Cumulative])
+@pytest.mark.parametrize("batch_size", [None, (1 << 31) - 1])
+async def test_words_beyond_the_messages_of_an_entry_are_not_kept(
+    kind: pb.CommandAck.AckType, batch_size: int | None
+) -> None:
+    harness = Harness()
+    harness.log.store(batch(3))
+    client = await consuming(harness)
+    words = [1] + [0] * 500_000 + [1]
+    message_id = pb.MessageIdData(ledgerId=7, entryId=0, ack_set=words, batch_size=batch_size)
+    ack = pb.CommandAck(consumer_id=0, ack_type=kind, message_id=[message_id])
+    client.send(BaseCommand.ACK, ack=ack)
+    cursor = harness.topics.cursors["s"]
+    assert cursor.remaining_words(Position(7, 0)) == (1,)
+    assert cursor.batch_bytes == 1
+
+
+async def test_acknowledgements_of_parts_fill_the_memory_only_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscription, "PARTLY_ACKED_BYTES_MAX", 16)
+    harness = Harness()
+    harness.log.store(*(batch(3) for _ in range(50)))
+    client = await consuming(harness)
+    for entry_id in range(49):
+        client.ack_indexes(Position(7, entry_id), [6])
+    cursor = harness.topics.cursors["s"]
+    assert (cursor.batch_count, cursor.batch_bytes) == (16, 16)
+    client.ack_indexes(Position(7, 49), [0])  # the whole entry
+    assert cursor.is_acked(Position(7, 49))
 
 
 async def test_credit_for_a_partly_acknowledged_batch_counts_what_is_open() -> None:
@@ -447,8 +492,7 @@ def test_an_acknowledgement_of_many_ids_is_split_and_nothing_of_it_is_lost(
     if is_answered:
         ack.request_id = 9
     command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
-    assert LongAcknowledgement.is_one(command, 5) == (count > 5)
-    long, pieces = LongAcknowledgement(command), []
+    long, pieces = LongCommand(command), []
     while not long.is_done:
         pieces.append(long.take(5))
     assert [each for piece in pieces for each in piece.ack.message_id] == ids
@@ -478,7 +522,7 @@ async def test_many_ids_are_acknowledged_in_turns_and_before_what_comes_behind_t
     assert cursor.backlog_entries == 0
 
 
-def test_an_acknowledgement_in_a_transaction_stays_whole() -> None:
+async def test_an_acknowledgement_in_a_transaction_stays_whole() -> None:
     ids = [pb.MessageIdData(ledgerId=1, entryId=each) for each in range(20)]
     ack = pb.CommandAck(
         consumer_id=3,
@@ -488,7 +532,89 @@ def test_an_acknowledgement_in_a_transaction_stays_whole() -> None:
         txnid_least_bits=1,
     )
     command = pb.BaseCommand(type=pb.BaseCommand.ACK, ack=ack)
-    assert not LongAcknowledgement.is_one(command, 5)
+    client = await consuming(Harness(), permits=0)
+    assert not client.connection.consuming.may_split(command)
+
+
+@given(st.integers(1, 23), st.sampled_from([None, 0, 4]))
+def test_a_redelivery_request_of_many_ids_is_split_and_nothing_of_it_is_lost(
+    count: int, epoch: int | None
+) -> None:
+    ids = [pb.MessageIdData(ledgerId=1, entryId=each) for each in range(count)]
+    whole = pb.CommandRedeliverUnacknowledgedMessages(
+        consumer_id=3, message_ids=ids, consumer_epoch=epoch
+    )
+    command = pb.BaseCommand(
+        type=pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=whole
+    )
+    long, found = LongCommand(command), []
+    while not long.is_done:
+        piece = long.take(5)
+        assert piece.type == command.type
+        found.append(piece.redeliverUnacknowledgedMessages)
+    # A piece without ids would ask for everything.
+    assert all(0 < len(each.message_ids) <= 5 for each in found)
+    assert [message_id for each in found for message_id in each.message_ids] == ids
+    for each in found:
+        del each.message_ids[:]
+    del whole.message_ids[:]
+    assert found == [whole] * len(found)
+
+
+@pytest.mark.parametrize("sub_type", [_SHARED, pb.CommandSubscribe.Key_Shared])
+async def test_many_ids_are_sent_again_in_turns(
+    monkeypatch: pytest.MonkeyPatch, sub_type: Any
+) -> None:
+    read = 0
+
+    def note(message_id: pb.MessageIdData) -> Position:
+        nonlocal read
+        read += 1
+        return position_of(message_id)
+
+    monkeypatch.setattr(consuming_commands, "position_of", note)
+    many = 3 * IDS_PER_TURN
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(many)))
+    client = harness.client()
+    await client.subscribe(subType=sub_type)
+    client.flow(many)
+    await client.messages(many)
+    client.redeliver(*(Position(7, each) for each in range(many)))
+    dispatcher = harness.topic.subscriptions["s"].dispatcher
+    assert isinstance(dispatcher, AccountedDispatcher)
+    assert dispatcher.accounts.unacked_messages == many - IDS_PER_TURN
+    assert read == IDS_PER_TURN
+    client.flow(many)
+    found = await client.messages(many)
+    assert sorted(message.message_id.entryId for message, _ in found) == list(range(many))
+    assert {message.redelivery_count for message, _ in found} == {1}
+    dispatcher.check()
+
+
+async def test_many_ids_on_an_exclusive_subscription_send_everything_again_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = 0
+
+    def note(_: pb.MessageIdData) -> Position:
+        nonlocal read
+        read += 1
+        return Position(0, 0)
+
+    monkeypatch.setattr(consuming_commands, "position_of", note)
+    many = 3 * IDS_PER_TURN
+    harness = Harness()
+    harness.log.store(*(entry() for _ in range(many)))
+    client = await consuming(harness, permits=many)
+    await client.messages(many)
+    client.redeliver(*(Position(7, each) for each in range(many)))
+    assert read == 0
+    client.flow(3 * many)
+    found = await client.messages(many)
+    assert [message.message_id.entryId for message, _ in found] == list(range(many))
+    await settle()
+    assert client.received() == []
 
 
 @pytest.mark.parametrize("sub_type", [_SHARED, pb.CommandSubscribe.Key_Shared])

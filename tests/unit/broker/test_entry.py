@@ -6,7 +6,6 @@ import pytest
 
 from magnetar.broker.base.entry import (
     MARKER,
-    MESSAGES_PER_ENTRY_MAX,
     admit,
     last_batch_index_of,
     messages_in,
@@ -14,7 +13,7 @@ from magnetar.broker.base.entry import (
     publish_time_ms_of,
 )
 from magnetar.broker.base.errors import MessageChecksumError
-from magnetar.sdk.wire import checksum
+from magnetar.sdk.wire import MESSAGES_PER_ENTRY_MAX, checksum
 from tests.unit.broker.harness import entry
 
 _BATCH_OF_THREE = bytes.fromhex(

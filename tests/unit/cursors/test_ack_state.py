@@ -5,6 +5,8 @@ import tracemalloc
 import pytest
 
 from magnetar.cursors.ack_state import (
+    BATCH_SIZE_MAX,
+    WORDS_MAX,
     AckRange,
     AckSnapshot,
     AckState,
@@ -164,6 +166,33 @@ def test_a_batch_size_that_no_entry_can_have_costs_nothing(is_cumulative: bool) 
         tracemalloc.stop()
     assert most_bytes < 100_000
     assert state.remaining_words(Position(3, 0)) == (0b1010,)
+
+
+@pytest.mark.parametrize("batch_size", [0, (1 << 31) - 1])
+def test_more_words_than_an_entry_can_have_messages_are_not_kept(batch_size: int) -> None:
+    _, state = start((3, 5))
+    words = [0] * (1 << 20)
+    words[0], words[WORDS_MAX - 1], words[-1] = 2, -1, 1
+    assert not state.ack_batch(Position(3, 0), words, batch_size)
+    assert state.remaining_words(Position(3, 0)) == tuple(words[:WORDS_MAX])
+    assert state.batch_bytes == BATCH_SIZE_MAX // 8
+    assert not state.ack_batch(Position(3, 1), [0] * (WORDS_MAX - 1) + [1], batch_size)
+    words[0] = words[WORDS_MAX - 1] = 0
+    assert state.ack_batch(Position(3, 2), words, batch_size)  # nothing that it can have is open
+
+
+def test_batches_acknowledged_in_part_are_kept_up_to_a_number_of_bytes() -> None:
+    _, state = start((3, 9))
+    for entry_id in (1, 2, 3):
+        assert not state.ack_batch(Position(3, entry_id), [0, 1], batch_bytes_max=18)
+    assert (state.batch_count, state.batch_bytes) == (2, 18)
+    assert state.remaining_words(Position(3, 3)) == ()
+    # What is kept still changes, a whole entry is still acknowledged, and both make room.
+    assert not state.ack_batch(Position(3, 1), [1, 1], batch_bytes_max=18)
+    assert state.ack_batch(Position(3, 3), [0], batch_bytes_max=18)
+    assert state.ack_batch(Position(3, 2), [0], batch_bytes_max=18)
+    assert not state.ack_batch(Position(3, 4), [0, 1], batch_bytes_max=18)
+    assert (state.batch_count, state.batch_bytes) == (2, 18)
 
 
 def test_a_batch_ack_without_words_acknowledges_the_entry() -> None:

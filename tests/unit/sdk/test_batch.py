@@ -1,5 +1,7 @@
 """Batches: the recorded body, partial delivery, damaged bodies."""
 
+import tracemalloc
+
 import pytest
 
 from magnetar.sdk.batch import (
@@ -10,9 +12,15 @@ from magnetar.sdk.batch import (
     words_from_mask,
 )
 from magnetar.sdk.wire import MalformedPayloadError, MessageMetadata, encode_payload
-from magnetar.sdk.wire.batches import decode_batch
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX, decode_batch
+from magnetar.sdk.wire.compression import Compression, compress
 from magnetar.sdk.wire.errors import PayloadChecksumError
-from magnetar.sdk.wire.pulsar_pb2 import CompressionType, EncryptionKeys
+from magnetar.sdk.wire.pulsar_pb2 import (
+    CompressionType,
+    EncryptionKeys,
+    KeyValue,
+    SingleMessageMetadata,
+)
 
 RECORDED_BODY = bytes.fromhex(
     "00000004 1802 4000 6d30 00000004 1802 4001 6d31 00000004 1802 4002 6d32"
@@ -49,6 +57,58 @@ def test_truncated_body_is_refused(end: int) -> None:
 def test_bytes_behind_the_last_message_are_refused() -> None:
     with pytest.raises(MalformedPayloadError):
         decode_batch(RECORDED_BODY, 2)
+
+
+EMPTY = bytes.fromhex("00000002 1800")
+"""The smallest message of a batch."""
+
+
+def test_a_batch_of_the_most_messages_is_read_and_one_more_is_refused() -> None:
+    most = MessageBatch(entry(BATCH_MESSAGES_MAX, EMPTY * BATCH_MESSAGES_MAX), SOURCE, 3, 4)
+    assert len(most.payloads()) == BATCH_MESSAGES_MAX
+    count = BATCH_MESSAGES_MAX + 1
+    more = entry(count, EMPTY * count)
+    with pytest.raises(MalformedPayloadError, match="decompressed bytes to 67109888"):
+        MessageBatch(more, SOURCE, 3, 4)
+    with pytest.raises(MalformedPayloadError, match="a batch of 65537 messages"):
+        decode_batch(EMPTY * count, count)
+    # What the error says helps.
+    generous = EntrySource("t", decompressed_bytes_max=67_109_888)
+    assert len(MessageBatch(more, generous, 3, 4).payloads()) == count
+
+
+def test_a_small_bound_on_bytes_does_not_make_batches_unreadable() -> None:
+    batch = MessageBatch(entry(3, EMPTY * 3), EntrySource("t", decompressed_bytes_max=18), 3, 4)
+    assert batch.payloads() == [b"", b"", b""]
+
+
+def test_a_batch_of_millions_of_messages_costs_its_consumer_no_memory() -> None:
+    body = EMPTY * 10_000_000
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=7,
+        publish_time=1,
+        num_messages_in_batch=10_000_000,
+        compression=CompressionType.ZSTD,
+        uncompressed_size=len(body),
+    )
+    payload = encode_payload(metadata.SerializeToString(), compress(Compression.ZSTD, body))
+    assert len(payload) < 10_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedPayloadError):
+            MessageBatch(payload, SOURCE, 3, 4, 0, [1]).messages()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_batch_with_millions_of_properties_is_refused() -> None:
+    head = SingleMessageMetadata(payload_size=0).SerializeToString()
+    properties = SingleMessageMetadata(properties=[KeyValue(key="", value="")])
+    head += properties.SerializePartialToString() * 3_000_000
+    with pytest.raises(MalformedPayloadError, match="metadata of the batch are too large"):
+        decode_batch(len(head).to_bytes(4, "big") + head, 1)
 
 
 @pytest.mark.parametrize(("count", "size"), [(None, 0), (3, 3)])

@@ -6,17 +6,19 @@ import pytest
 
 from magnetar.sdk.ack_grouping import AckGrouping
 from magnetar.sdk.batch import EntrySource, MessageBatch, encode_plain_batch
+from magnetar.sdk.errors import CorruptMessageError
 from magnetar.sdk.message import Message
 from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
+from magnetar.sdk.wire import MESSAGES_PER_ENTRY_MAX
 from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, MessageIdData, MessageMetadata
 
 
 class Queue(ReceiverQueue):
     """With what it grants."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: EntrySource | None = None) -> None:
         self.granted: list[int] = []
-        source, acks = EntrySource("t"), AckGrouping(batch_index_ack=True)
+        source, acks = source or EntrySource("t"), AckGrouping(batch_index_ack=True)
         super().__init__(source, acks, messages_max=2, is_reader=False, grant=self._note)
 
     def _note(self, messages: int) -> bool:
@@ -92,3 +94,46 @@ def test_what_is_asked_for_again_is_dropped_and_its_credit_returned() -> None:
     queue.drop_entries({(1, 1)}, of_before=True)
     assert queue.granted == [1, 2, 5]
     assert not queue.has_message()
+
+
+def test_an_entry_of_too_many_messages_returns_the_permits_that_the_broker_took() -> None:
+    queue = Queue()
+    message, _ = delivery([b"a"], ack_set=[-1])
+    metadata = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=(1 << 31) - 1
+    ).SerializeToString()
+    payload = len(metadata).to_bytes(4, "big") + metadata
+    queue.extend([(message, payload), (delivery([b"a"])[0], payload)])
+    for _ in range(2):
+        with pytest.raises(CorruptMessageError, match="a batch of 2147483647 messages"):
+            queue.take()
+    assert queue.granted == [64, MESSAGES_PER_ENTRY_MAX]
+
+
+def test_only_a_bounded_part_of_the_queue_is_opened_ahead() -> None:
+    queue = Queue(EntrySource("t", decompressed_bytes_max=100))
+    opened: list[int] = []
+
+    def note(batch: MessageBatch) -> MessageBatch:
+        opened.append(batch.payload_bytes)
+        return batch
+
+    queue.open_entry = note
+    queue.extend([delivery([b"a" * 30])] * 10)
+    for _ in range(3):
+        queue.open_ahead()
+        assert opened == [38, 38, 38]
+    for taken in range(10):
+        assert queue.take() is not None
+        assert len(opened) == max(3, taken + 1)
+
+
+def test_what_is_opened_ahead_and_not_delivered_counts_too() -> None:
+    queue = Queue(EntrySource("t", decompressed_bytes_max=100))
+    given_up: list[MessageBatch] = []
+    queue.open_entry = lambda batch: given_up.append(batch)
+    queue.extend([delivery([b"a" * 30])] * 10)
+    queue.open_ahead()
+    assert len(given_up) == 3
+    assert queue.take() is None
+    assert len(given_up) == 10

@@ -13,6 +13,7 @@ from magnetar.sdk.settings import (
     ReaderSettings,
     SubscriptionType,
 )
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX
 from magnetar.sdk.wire.pulsar_pb2 import CommandSubscribe, ProducerAccessMode
 
 
@@ -21,6 +22,12 @@ def test_values_at_the_bound_pass() -> None:
     ConsumerSettings(receiver_queue_messages=1, ack_group_ms=0, nack_delay_ms=0)
     ReaderSettings(receiver_queue_messages=1)
     ClientSettings(reconnect_delay_min_ms=5, reconnect_delay_max_ms=5)
+
+
+def test_a_producer_makes_no_batches_that_consumers_refuse() -> None:
+    ProducerSettings(batch_messages_max=BATCH_MESSAGES_MAX)
+    with pytest.raises(ValueError, match="batch_messages_max"):
+        ProducerSettings(batch_messages_max=BATCH_MESSAGES_MAX + 1)
 
 
 def test_values_beyond_it_do_not() -> None:

@@ -18,6 +18,7 @@ from magnetar.broker.base.entry_metadata import metadata_in
 from magnetar.broker.base.errors import MessageChecksumError
 from magnetar.cursors import words_from_bits
 from magnetar.sdk.wire import (
+    MESSAGES_PER_ENTRY_MAX,
     MalformedPayloadError,
     MessageMetadata,
     check_checksum,
@@ -37,9 +38,6 @@ ours: Pulsar has no such marker. Stored on disk, never renumber."""
 
 TRANSACTION_MARKERS = range(20, 23)
 """Types of the markers that end transactions; they concern one cluster only."""
-
-MESSAGES_PER_ENTRY_MAX = 1 << 20
-"""Most messages counted for one entry: a false count must not use up a consumer's permits."""
 
 _CHECKSUM_MAGIC = 0x0E01
 _PREFIX_MAGIC = 0x0E02

@@ -245,6 +245,10 @@ class TopicConflictError(NotAllowedError):
     """A topic of that name exists already, or it is of the other kind: partitioned, or not."""
 
 
+class PartitionedTopicError(NotAllowedError):
+    """The name is that of a partitioned topic, which has no log: its partitions have."""
+
+
 class PartitionCountError(NotAllowedError):
     """A topic cannot have that many partitions, or that few."""
 

@@ -32,7 +32,7 @@ from magnetar.broker.base import replies
 from magnetar.broker.base.connection_places import ConnectionPlaces
 from magnetar.broker.base.errors import ListenError, ProtocolViolationError
 from magnetar.broker.base.token_bucket import TokenBucket
-from magnetar.broker.protocol.consuming import Consuming, LongAcknowledgement
+from magnetar.broker.protocol.consuming import Consuming, LongCommand, ids_of
 from magnetar.broker.protocol.layout_sessions import LayoutSessions
 from magnetar.broker.protocol.link import Link, LinkIO
 from magnetar.broker.protocol.login import Login
@@ -123,13 +123,15 @@ class Connection:
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._has_heard = False
         self._is_ping_unanswered = False
+        self._unread_at: int | None = None
+        """Bytes sent until the last tick if the connection was full of answers then, else None."""
         self._shares = services.shares
         self._is_resting = False
         """Whether the turn of the loop is used up, so that the connection waits for a later one."""
         self._frames: list[tuple[bytes, bytes]] = []
         """Received commands, with their payloads, that wait for a later turn."""
-        self._long: LongAcknowledgement | None = None
-        """Acknowledgement that is being handled in this turn and later ones; None if there is
+        self._long: LongCommand | None = None
+        """Command of many ids that is being handled in this turn and later ones; None if there is
         none."""
         self._held_bytes = 0
         """Bytes received after the turn was used up."""
@@ -206,8 +208,8 @@ class Connection:
         else:
             self._check_pressure()
 
-    def _go_on_acknowledging(self, long: LongAcknowledgement) -> None:
-        """Handle the next piece of a long acknowledgement."""
+    def _go_on_with(self, long: LongCommand) -> None:
+        """Handle the next piece of a command of many ids."""
         self._shares.use_bytes(IDS_PER_TURN * ID_COST_BYTES)
         self._handle_any(long.take(IDS_PER_TURN), b"")
         if long.is_done:
@@ -230,16 +232,17 @@ class Connection:
                 # counts.
                 command = parse_command(raw)
                 messages += command.type == BaseCommand.SEND
-                if LongAcknowledgement.is_one(command, IDS_PER_TURN):
+                ids = len(ids_of(command))
+                if ids > IDS_PER_TURN and self.consuming.may_split(command):
                     # Everything after it waits until its last piece is handled.
-                    self._long = LongAcknowledgement(command)
-                    self._go_on_acknowledging(self._long)
+                    self._long = LongCommand(command)
+                    self._go_on_with(self._long)
                     break
                 self._handle_any(command, payload)
                 if self.link.is_closed:
                     return handled
-                if command.type == BaseCommand.ACK:
-                    self._shares.use_bytes(len(command.ack.message_id) * ID_COST_BYTES)
+                if ids:
+                    self._shares.use_bytes(ids * ID_COST_BYTES)
                     if self._shares.is_used_up:
                         break
                 if command.type not in _CHEAP:
@@ -281,7 +284,7 @@ class Connection:
             return
         try:
             if self._long is not None:
-                self._go_on_acknowledging(self._long)
+                self._go_on_with(self._long)
                 self._rest()
             else:
                 self._handle(self._frames)
@@ -361,7 +364,7 @@ class Connection:
 
     def on_writable(self, is_writable: bool) -> None:
         """Handle that the transport's buffer has passed its high or low mark."""
-        self.link.is_writable = is_writable
+        self.link.set_writable(is_writable)
         if is_writable:
             self.consuming.wake()
             for part in self._told_of_changes:
@@ -381,12 +384,30 @@ class Connection:
             self.link.end_dead("no handshake in time")
         elif self._is_ping_unanswered and not self._has_heard and not self.link.is_paused:
             self.link.end_dead("no answer to a ping")
+        elif self._is_stuck():
+            self.link.end_dead("no answers read")
         else:
             self._has_heard = False
             self._is_ping_unanswered = True
             self.link.write(PING_FRAME)
 
+    def _is_stuck(self) -> bool:
+        """Whether the client has read nothing for an interval, while answers fill the connection.
+
+        Its answer to a PING cannot be read then, so silence proves nothing.
+        """
+        before = self._unread_at
+        self._unread_at = self.link.sent_bytes if self._is_unread else None
+        return before is not None and before == self._unread_at
+
     # Back-pressure
+
+    @property
+    def _is_unread(self) -> bool:
+        """Whether so many answers wait for the client that nothing more is read from it."""
+        link = self.link
+        bytes_max = self.services.settings.write_buffer_bytes_max
+        return not link.is_writable and link.unsent_bytes > bytes_max
 
     def _check_pressure(self) -> None:
         """Resume or pause reading, depending on the pressure."""
@@ -394,10 +415,7 @@ class Connection:
         if link.is_closed:
             return
         is_full = self.publishing.is_full(was_paused=link.is_full)
-        is_full = is_full or (
-            not link.is_writable
-            and link.unsent_bytes > self.services.settings.write_buffer_bytes_max
-        )
+        is_full = is_full or self._is_unread
         wait_s = self._commands.wait_s() if self._commands is not None else 0.0
         if wait_s > 0:
             is_full = True

@@ -10,7 +10,7 @@ taken as ranges (`acknowledge`).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -49,7 +49,7 @@ from magnetar.broker.topic.positions import position_at_time, position_of
 from magnetar.broker.topic.subscription import Subscription
 from magnetar.broker.topics.schema_admission import check_consumer, is_auto_consume
 from magnetar.broker.topics.services import Services
-from magnetar.cursors import NonDurableCursor, SubscriptionCursor
+from magnetar.cursors import WORDS_MAX, NonDurableCursor, SubscriptionCursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import EARLIEST, LATEST, Position
 from magnetar.sdk.wire import BaseCommand, SingleAck, TopicName
@@ -65,10 +65,15 @@ from magnetar.sdk.wire.pulsar_pb2 import (
     CommandSeek,
     CommandSubscribe,
     CommandUnsubscribe,
+    MessageIdData,
 )
 
 _LEAVING_PER_TURN = 25
 """Consumers of a lost connection that leave in one turn of the event loop."""
+
+_IDS_PER_TURN = 500
+"""Message ids of an acknowledgement in a transaction that are read in one turn of the event
+loop."""
 
 # A range costs about as much as this many single acknowledgements.
 _RANGE_ENTRIES_MIN = 4
@@ -240,7 +245,13 @@ class Consuming:
             if attached is None:
                 raise ServiceNotReadyError(f"there is no consumer {ack.consumer_id} any more")
             transactions = transactions_of(attached.topic)
-            individual, cumulative = transactional_acks(attached, ack)
+            pending_max = self._services.settings.transaction_pending_acks_max
+            if len(ack.message_id) > pending_max:
+                raise NotAllowedError(
+                    f"{len(ack.message_id)} acknowledgements in one transaction; the limit of a "
+                    f"subscription is {pending_max}"
+                )
+            individual, cumulative = await transactional_acks(attached, ack)
             await transactions.acks.acknowledge(
                 attached.subscription,
                 attached.consumer,
@@ -253,11 +264,26 @@ class Consuming:
 
         self._link.start(acknowledge_in_transaction(), refuse)
 
+    def may_split(self, command: BaseCommand) -> bool:
+        """Whether the message ids of a command may be handled in pieces.
+
+        An acknowledgement in a transaction stays whole: it is accepted or refused as a whole. So
+        does a redelivery request where order counts: each piece would send everything again.
+        """
+        if command.type == BaseCommand.ACK:
+            ack = command.ack
+            is_of_transaction = ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits")
+            return not is_of_transaction and ack.ack_type == CommandAck.Individual
+        attached = self._consumers.get(command.redeliverUnacknowledgedMessages.consumer_id)
+        return attached is not None and _sends_singly(attached)
+
     def _on_redeliver(self, request: CommandRedeliverUnacknowledgedMessages) -> None:
         attached = self._consumers.get(request.consumer_id)
         if attached is None:
             return
-        positions = list(map(position_of, request.message_ids)) or None
+        positions: list[Position] | None = None
+        if request.message_ids and _sends_singly(attached):
+            positions = list(map(position_of, request.message_ids))
         epoch = request.consumer_epoch if request.HasField("consumer_epoch") else -1
         attached.subscription.redeliver(attached.consumer, positions, epoch=epoch)
 
@@ -617,60 +643,79 @@ def acknowledge(attached: Attached, ack: CommandAck) -> None:
         subscription.acknowledge_each(consumer, [each for each in singles if each <= last])
 
 
-class LongAcknowledgement:
-    """An acknowledgement of very many ids, which is handled in pieces.
+class LongCommand:
+    """An acknowledgement or a redelivery request of very many ids, which is handled in pieces.
 
     The answer, if one is requested, belongs to the last piece.
     """
 
     def __init__(self, command: BaseCommand) -> None:
         self._command = command
+        self._ids = ids_of(command)
         self._taken = 0
-
-    @staticmethod
-    def is_one(command: BaseCommand, count: int) -> bool:
-        """Whether a command has more ids than `count`, and may be handled in pieces.
-
-        An acknowledgement in a transaction stays whole: it is accepted or refused as a whole.
-        """
-        ack = command.ack
-        if command.type != BaseCommand.ACK or len(ack.message_id) <= count:
-            return False
-        is_of_transaction = ack.HasField("txnid_most_bits") or ack.HasField("txnid_least_bits")
-        return not is_of_transaction and ack.ack_type == CommandAck.Individual
 
     @property
     def is_done(self) -> bool:
         """Whether no ids are left."""
-        return self._taken >= len(self._command.ack.message_id)
+        return self._taken >= len(self._ids)
 
     def take(self, count: int) -> BaseCommand:
         """Return the next piece, of at most `count` ids."""
-        whole = self._command.ack
-        ids = whole.message_id[self._taken : self._taken + count]
+        ids = self._ids[self._taken : self._taken + count]
         self._taken += len(ids)
-        piece = BaseCommand(type=BaseCommand.ACK)
-        ack = piece.ack
-        ack.consumer_id, ack.ack_type = whole.consumer_id, whole.ack_type
-        ack.message_id.extend(ids)  # in place: protobuf copies a submessage that is assigned
-        if self.is_done and whole.HasField("request_id"):
-            ack.request_id = whole.request_id
+        piece = BaseCommand(type=self._command.type)
+        if piece.type == BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+            self._fill_redelivery(piece.redeliverUnacknowledgedMessages)
+        else:
+            self._fill_ack(piece.ack)
+        ids_of(piece).extend(ids)  # in place: protobuf copies a submessage that is assigned
         return piece
 
+    def _fill_redelivery(self, piece: CommandRedeliverUnacknowledgedMessages) -> None:
+        whole = self._command.redeliverUnacknowledgedMessages
+        piece.consumer_id = whole.consumer_id
+        if whole.HasField("consumer_epoch"):
+            piece.consumer_epoch = whole.consumer_epoch
 
-def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:
-    """Return what is acknowledged in a transaction: single entries, or everything up to one.
+    def _fill_ack(self, piece: CommandAck) -> None:
+        whole = self._command.ack
+        piece.consumer_id, piece.ack_type = whole.consumer_id, whole.ack_type
+        if self.is_done and whole.HasField("request_id"):
+            piece.request_id = whole.request_id
+
+
+def ids_of(command: BaseCommand) -> MutableSequence[MessageIdData]:
+    """Return the message ids of an acknowledgement or of a redelivery request; of another command
+    none."""
+    if command.type == BaseCommand.ACK:
+        return command.ack.message_id
+    if command.type == BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+        return command.redeliverUnacknowledgedMessages.message_ids
+    return []
+
+
+def _sends_singly(attached: Attached) -> bool:
+    """Whether single entries can be sent again; otherwise all of them are, whatever is named."""
+    dispatcher = attached.subscription.dispatcher
+    return dispatcher is not None and dispatcher.keeps_accounts
+
+
+async def transactional_acks(attached: Attached, ack: CommandAck) -> tuple[list[Ack], Ack | None]:
+    """Return what is acknowledged in a transaction: single entries, or everything up to one. Other
+    work gets turns in between.
 
     Raises:
         BrokerMetadataError: an entry does not exist, or a cumulative one names several.
     """
     last = attached.topic.visibility.last
     acks: list[Ack] = []
-    for message_id in ack.message_id:
+    for at, message_id in enumerate(ack.message_id, 1):
+        if at % _IDS_PER_TURN == 0:
+            await asyncio.sleep(0)
         position = position_of(message_id)
         if position > last or position.ledger_id < 0:
             raise BrokerMetadataError(f"{attached.topic.name} has no message at {position}")
-        words = tuple(message_id.ack_set)
+        words = tuple(message_id.ack_set[:WORDS_MAX])  # a client may send millions
         acks.append(Ack(position, words, max(message_id.batch_size, 0) if words else 0))
     if ack.ack_type != CommandAck.Cumulative:
         return acks, None

@@ -42,6 +42,10 @@ DISABLED = "Scalable topics are disabled on this broker (setting scalable_topics
 """Answer to every command of Pulsar 5 while scalable topics are disabled."""
 
 
+_SEGMENT_BYTES = 128
+"""About as many bytes has a segment in a frame."""
+
+
 class _Session:
     """One session; `told` is set once it was answered."""
 
@@ -132,18 +136,21 @@ class LayoutSessions:
         session.followed = services.layouts.join(topic, session.on_change)
         try:
             layout = await session.followed.get()
-            if layout is None or layout.is_ending:
-                raise TopicNotFoundError(f"{topic} is being deleted")
-            check_is_scalable(request.topic, layout)
-            if self._link.is_closed or not self._is_current(session):
-                services.layouts.leave(topic, session.on_change)
-                return
-            frame = self._frame(session, layout)
+            size_bytes = len(layout.segments) * _SEGMENT_BYTES if layout is not None else 0
+            async with self._link.room(size_bytes):
+                layout = session.followed.known  # perhaps newer, after a long wait
+                if layout is None or layout.is_ending:
+                    raise TopicNotFoundError(f"{topic} is being deleted")
+                check_is_scalable(request.topic, layout)
+                if self._link.is_closed or not self._is_current(session):
+                    services.layouts.leave(topic, session.on_change)
+                    return
+                frame = self._frame(session, layout)
+                session.told = layout
+                self._link.write(frame)
         except BaseException:
             services.layouts.leave(topic, session.on_change)
             raise
-        session.told = layout
-        self._link.write(frame)
 
     async def _create_partitions(self, topic: TopicName) -> None:
         """Create the partitions that new topics of the namespace get automatically.

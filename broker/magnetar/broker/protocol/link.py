@@ -9,6 +9,7 @@ cycle either, which only a full garbage collection would free.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from magnetar.broker.base.errors import (
 )
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership.protocol import Destination
+from magnetar.broker.protocol.answer_room import AnswerRoom
 from magnetar.broker.topics.services import Counters
 from magnetar.cursors import CursorError
 from magnetar.ledger.errors import LedgerError
@@ -99,6 +101,9 @@ class Link:
         """Called when there may be room again; the connection then checks."""
         self.on_end: Callable[[], None] = _nobody
         """Called when this side closes the socket; the connection then releases everything."""
+        self._written_bytes = 0
+        self._room: AnswerRoom | None = None
+        """Room for large answers; None until the first."""
         self._io = io
         self._settings = settings
         self._counters = counters
@@ -114,12 +119,32 @@ class Link:
     def write(self, data: bytes) -> None:
         """Send bytes; do nothing if the connection is gone."""
         if not self.is_closed:
+            self._written_bytes += len(data)
             self._io.write(data)
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes written that the socket has not taken yet."""
         return self._io.unsent_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that the socket has taken: while that stays the same, the client reads nothing."""
+        return self._written_bytes - self._io.unsent_bytes
+
+    def room(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
+        """Return what waits for room for a large answer, and holds it until the answer is
+        written."""
+        if self._room is None:
+            bytes_max = self._settings.write_buffer_bytes_max
+            self._room = AnswerRoom(bytes_max, is_writable=self.is_writable)
+        return self._room.hold(size_bytes)
+
+    def set_writable(self, is_writable: bool) -> None:
+        """Note whether more may be written."""
+        self.is_writable = is_writable
+        if self._room is not None:
+            self._room.set_writable(is_writable)
 
     def url_of(self, destination: Destination | None) -> str:
         """Return the URL where the client finds the topic now; empty: the client must look it

@@ -108,8 +108,13 @@ class Lookups:
         services = self._services
         naming.check_text(request.namespace)
         await self._login.check(Action.LIST_TOPICS, Namespace(request.namespace))
+        bytes_max = services.settings.message_bytes_max
+        async with self._link.room(bytes_max):
+            await self._answer_topics(request, bytes_max)
+
+    async def _answer_topics(self, request: CommandGetTopicsOfNamespace, bytes_max: int) -> None:
         names = await topic_lists.names_of(
-            services.topics, request.namespace, request.mode, services.settings.message_bytes_max
+            self._services.topics, request.namespace, request.mode, bytes_max
         )
         current = topic_lists.topics_hash(names)
         # Not filtered by the pattern: clients do that themselves.
@@ -133,14 +138,15 @@ class Lookups:
         name = naming.topic_of(request.topic)
         await self._login.check(Action.LOOKUP, Topic(name))
         await services.topics.check_namespace(name.namespace_name)
-        if request.HasField("schema_version"):
-            version = version_of_bytes(request.schema_version)
-            found = await services.schemas.get(name, version)
-        else:
-            found = await services.schemas.latest(name)
-        schema = wire_of_schema(found.schema, schema_id(name))
-        answer = replies.schema(request.request_id, schema, version_to_bytes(found.version))
-        self._link.write(answer)
+        async with self._link.room(services.settings.schema_bytes_max):
+            if request.HasField("schema_version"):
+                version = version_of_bytes(request.schema_version)
+                found = await services.schemas.get(name, version)
+            else:
+                found = await services.schemas.latest(name)
+            schema = wire_of_schema(found.schema, schema_id(name))
+            answer = replies.schema(request.request_id, schema, version_to_bytes(found.version))
+            self._link.write(answer)
 
     def _on_create_schema(self, command: BaseCommand) -> None:
         request = command.getOrCreateSchema

@@ -151,6 +151,15 @@ class ScalableWatches:
         naming.check_text(namespace, request.current_hash)
         await self._login.check(Action.LIST_TOPICS, Namespace(namespace))
         topic_lists.check_name(namespace)
+        async with self._link.room(self._settings.message_bytes_max):
+            await self._answer_topics(request, watch)
+
+    async def _answer_topics(
+        self, request: pb.CommandWatchScalableTopics, watch: _TopicsWatch
+    ) -> None:
+        namespace = watch.namespace
+        if not self._is_current_topics(watch):
+            return
         followed = self._lists.join(namespace, watch.on_change)
         try:
             names = await followed.names()

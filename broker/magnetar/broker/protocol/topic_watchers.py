@@ -206,6 +206,15 @@ class TopicWatchers:
         length_max = self._settings.topics_pattern_length_max
         pattern = TopicPattern(request.topics_pattern, length_max=length_max)
         topic_lists.check_name(namespace)
+        async with self._link.room(self._settings.message_bytes_max):
+            await self._answer(request, watcher, pattern)
+
+    async def _answer(
+        self, request: CommandWatchTopicList, watcher: _Watcher, pattern: TopicPattern
+    ) -> None:
+        namespace = request.namespace
+        if not self._is_current(watcher):
+            raise NotAllowedError(f"topic watcher {watcher.watcher_id} was closed meanwhile")
         followed = self._lists.join(namespace, watcher.on_change)
         try:
             watched = await _watched_list(pattern, followed)

@@ -4,14 +4,16 @@ Each command has its own type of answer, errors included. If transactions are of
 by a plain ERROR (protocol sheet, section 13).
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from magnetar.broker.base import naming, replies
 from magnetar.broker.base.errors import (
     AuthorizationError,
     NotAllowedError,
+    PartitionedTopicError,
     RequestError,
     TopicNotFoundError,
 )
@@ -20,7 +22,7 @@ from magnetar.broker.features.transactions.errors import (
     TransactionNotFoundError,
     TransactionsDisabledError,
 )
-from magnetar.broker.features.transactions.ids import TransactionId
+from magnetar.broker.features.transactions.ids import TransactionId, is_coordinator
 from magnetar.broker.features.transactions.topic_transactions import (
     TopicTransactions,
     transactions_of,
@@ -58,6 +60,11 @@ _KINDS = {
     "endTxnOnSubscription": BaseCommand.END_TXN_ON_SUBSCRIPTION,
 }
 
+
+T = TypeVar("T")
+
+_NAMES_PER_TURN = 100
+"""Topics or subscriptions of one command that are checked in one turn of the event loop."""
 
 _TOLD_MAX = 1_000
 """Ended transactions that are remembered per connection; an older one is answered like the first
@@ -130,10 +137,10 @@ class TransactionCommands:
         txn = _id_of(request)
         coordinator = await self._own(txn)
         topics: list[str] = []
-        for each in request.partitions:
+        async for each in self._participants_in(request.partitions):
             name = naming.topic_of(each)
             await self._login.check(Action.PRODUCE, Topic(name))
-            _check_persistent(name)
+            _check_participant(name)
             topics.append(each)
         await coordinator.join(txn, topics)
 
@@ -141,13 +148,29 @@ class TransactionCommands:
         txn = _id_of(request)
         coordinator = await self._own(txn)
         subscriptions: list[tuple[str, str]] = []
-        for each in request.subscription:
+        async for each in self._participants_in(request.subscription):
             name = naming.topic_of(each.topic)
             naming.check_subscription(each.subscription)
             await self._login.check(Action.CONSUME, Subscription(name, each.subscription))
-            _check_persistent(name)
+            _check_participant(name)
             subscriptions.append((each.topic, each.subscription))
         await coordinator.join(txn, (), subscriptions)
+
+    async def _participants_in(self, names: Sequence[T]) -> AsyncIterator[T]:
+        """Yield what a command adds to a transaction; other work gets turns in between.
+
+        Raises:
+            NotAllowedError: it is more than a transaction may have.
+        """
+        most = self._services.settings.transaction_participants_max
+        if len(names) > most:
+            raise NotAllowedError(
+                f"{len(names)} topics or subscriptions for one transaction; the limit is {most}"
+            )
+        for at, each in enumerate(names, 1):
+            yield each
+            if at % _NAMES_PER_TURN == 0:
+                await asyncio.sleep(0)
 
     async def _end(self, request: pb.CommandEndTxn) -> None:
         txn = _id_of(request)
@@ -204,17 +227,30 @@ class TransactionCommands:
         topics = self._services.topics
         try:
             found = await topics.get(name, may_create=False)
-        except TopicNotFoundError:
+        except (TopicNotFoundError, PartitionedTopicError):
             # The coordinator takes this answer as final, so it must not come from a store that lags
             # behind.
             await topics.catch_up()
-            found = await topics.get(name, may_create=False)
+            try:
+                found = await topics.get(name, may_create=False)
+            except PartitionedTopicError as error:
+                # It has been created since the transaction was told of the name. There is no log
+                # with anything of the transaction, and never will be one.
+                raise TopicNotFoundError(str(error)) from error
         return transactions_of(found)
 
 
-def _check_persistent(name: TopicName) -> None:
+def _check_participant(name: TopicName) -> None:
+    """Refuse a topic that never takes part in transactions.
+
+    Raises:
+        NotAllowedError
+    """
     if not name.is_persistent:
         raise NotAllowedError(f"{name} is not persistent: it does not support transactions")
+    if is_coordinator(name):
+        # The coordinator could not read its log any more if the end of a transaction was in it.
+        raise NotAllowedError(f"{name} is {Coordinator.reserved_as}: choose another topic")
 
 
 def _id_of(request: Any) -> TransactionId:

@@ -20,6 +20,17 @@ from magnetar.ledger.orphans import IsReferred, owner_value
 _log = structlog.get_logger()
 
 
+_SCHEMA_BYTES = 1024
+"""Memory that is counted for a cached schema beside its contents."""
+
+_PARSED_FACTOR = 8
+"""Bytes of memory that are counted for a parsed definition, per byte as the client wrote it.
+Records take about five, and the worst definitions, of many short names, 20."""
+
+_PROPERTY_BYTES = 200
+"""Memory of a property, beside the characters of its name and value."""
+
+
 @dataclass(frozen=True, slots=True)
 class KnownSchema:
     """A stored schema with its parsed definition."""
@@ -27,12 +38,27 @@ class KnownSchema:
     stored: StoredSchema
     definition: Definition
 
+    @property
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory it takes."""
+        schema = self.stored.schema
+        copies = 1 if self.definition.body is None else 1 + _PARSED_FACTOR
+        properties = sum(
+            _PROPERTY_BYTES + _text_bytes(name) + _text_bytes(value)
+            for name, value in schema.properties.items()
+        )
+        return _SCHEMA_BYTES + copies * len(schema.data) + properties
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)
+
 
 class SchemaLedgers:
     """Definitions of all topics, one ledger each."""
 
     def __init__(self, client: LedgerClient, *, cache_bytes_max: int) -> None:
-        """`cache_bytes_max`: bytes of definitions in the cache, counted as clients wrote them."""
+        """`cache_bytes_max`: bytes of memory for cached schemas; see `KnownSchema.memory_bytes`."""
         self._client = client
         self._cache_bytes_max = cache_bytes_max
         self._cached_bytes = 0
@@ -93,14 +119,14 @@ class SchemaLedgers:
         if ledger_id in self._known:
             return
         self._known[ledger_id] = known
-        self._cached_bytes += len(known.stored.schema.data)
+        self._cached_bytes += known.memory_bytes
         while self._cached_bytes > self._cache_bytes_max:
             self._forget(next(iter(self._known)))
 
     def _forget(self, ledger_id: int) -> None:
         known = self._known.pop(ledger_id, None)
         if known is not None:
-            self._cached_bytes -= len(known.stored.schema.data)
+            self._cached_bytes -= known.memory_bytes
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger that no record names. If that fails, the orphan sweep deletes it

@@ -56,6 +56,11 @@ from magnetar.ledger.position import Position
 _log = structlog.get_logger()
 
 
+PARTLY_ACKED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Most bytes of ack_set words that a subscription keeps of partly acknowledged batches, before it
+ignores the first part of one more. A word of eight bytes comes as one byte on the wire. Batches of
+1000 messages fill it when 134,000 of them are acknowledged in part."""
+
 REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
 """Position property of the cursor of a replicated subscription, with the value 1. It is stored
 (docs/formats/cursor-record.md)."""
@@ -166,6 +171,7 @@ class Subscription:
         looked."""
         self.was_used = False
         """Whether a consumer has joined or left since the last check for unused subscriptions."""
+        self._is_full_logged = False
         self._gate = gate
         self._seek_return_timeout_ms = seek_return_timeout_ms
         self._on_abandoned = on_abandoned
@@ -520,13 +526,22 @@ class Subscription:
     ) -> None:
         """Acknowledge the messages of a batch whose bit is 0 in the ack_set words.
 
-        `batch_size`: messages in the entry if the client sent it, else 0.
+        `batch_size`: messages in the entry if the client sent it, else 0. Beyond
+        `PARTLY_ACKED_BYTES_MAX`, no further entry is acknowledged in part: its messages are
+        delivered again unless all of them are acknowledged.
         """
         cursor, dispatcher = self.cursor, self.dispatcher
         assert dispatcher is not None
         if cursor.is_acked(position):
             return
-        if cursor.ack_batch(position, words, max(batch_size, 0)):
+        if cursor.batch_bytes >= PARTLY_ACKED_BYTES_MAX and not self._is_full_logged:
+            self._is_full_logged = True
+            _log.warning(
+                "partial_acknowledgements_full", topic=str(self.topic), subscription=self.name
+            )
+        if cursor.ack_batch(
+            position, words, max(batch_size, 0), batch_bytes_max=PARTLY_ACKED_BYTES_MAX
+        ):
             dispatcher.acked(consumer, (position,))
             if not dispatcher.keeps_accounts:
                 consumer.messages_acked += 1

@@ -17,6 +17,7 @@ from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
     NotAllowedError,
+    PartitionedTopicError,
     TopicConflictError,
     TopicNotFoundError,
 )
@@ -184,8 +185,8 @@ class TopicCreation:
 
         Raises:
             TopicNotFoundError: it does not exist; the text says why it is not created.
-            NotAllowedError: the namespace has reached its limit of topics; or the name is that of a
-                partitioned topic, or beyond the last of its partitions.
+            NotAllowedError: the namespace has reached its limit of topics.
+            PartitionedTopicError: the name is that of a partitioned topic.
             BrokerMetadataError
         """
         await self._policies.check_namespace(name.namespace_name)
@@ -196,7 +197,7 @@ class TopicCreation:
             return
         record = await self._find_whole(name)
         if record is not None:
-            raise NotAllowedError(
+            raise PartitionedTopicError(
                 f"{name} has {record.partitions} partitions: use {name.partition(0)} and so on"
             )
         await self._check_new(name, may_create=may_create)

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from magnetar.broker.base import naming
-from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
+from magnetar.broker.base.errors import PartitionedTopicError, ServiceNotReadyError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.cluster.ownership import Tenure
 from magnetar.broker.cluster.partitions import PartitionedTopics
@@ -122,7 +122,7 @@ class TopicOpener:
 
         Raises:
             ServiceNotReadyError: the topic was being deleted; the deletion is now complete.
-            NotAllowedError: a partitioned topic of that name exists.
+            PartitionedTopicError: a partitioned topic of that name exists.
             LedgerError, CursorError, BrokerPersistenceError: `retryable` tells whether it may pass.
             LogFencedError: another broker has taken the log over.
         """
@@ -191,7 +191,7 @@ class TopicOpener:
                 if record is not None:
                     if not await list_cursors(self._store, log.path):
                         await log.delete()
-                    raise NotAllowedError(f"{name} has {record.partitions} partitions")
+                    raise PartitionedTopicError(f"{name} has {record.partitions} partitions")
             except BaseException:
                 await log.close()
                 raise

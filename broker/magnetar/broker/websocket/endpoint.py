@@ -24,6 +24,7 @@ from magnetar.broker.websocket.encryption import EncryptionKey, parse_keys
 from magnetar.broker.websocket.errors import UpgradeRefusedError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import InitialPosition, SubscriptionType
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX
 from magnetar.sdk.wire.compression import Compression
 from magnetar.sdk.wire.errors import MalformedPayloadError, TopicNameError
 from magnetar.sdk.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
@@ -278,7 +279,9 @@ class ProducerParameters:
             ),
             send_timeout_ms=min(_DAY_MS, _default(query, "sendTimeoutMillis", 0, 30_000)),
             batching=batching,
-            batch_messages_max=min(1_000_000, _default(read, "batchingMaxMessages", 1, 1000)),
+            batch_messages_max=min(
+                BATCH_MESSAGES_MAX, _default(read, "batchingMaxMessages", 1, 1000)
+            ),
             batch_delay_ms=min(60_000, _default(read, "batchingMaxPublishDelay", 0, 1)),
             pending_messages_max=_number(read, "maxPendingMessages", 0, _INT_MAX) or None,
             compression=_choice(query, "compressionType", _BY_COMPRESSION, Compression.NONE),

@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.arrow.stored.ragged import Places, pieces
 from magnetar.arrow.stored.stored_values import Lengths, Part, cut
+from magnetar.sdk.wire.batches import check_batch_size, metadata_bytes_max, too_much_metadata
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.pulsar_pb2 import SingleMessageMetadata
 
@@ -101,18 +102,22 @@ class SplitBatch(NamedTuple):
         return cut(self.parts, self.lengths)
 
 
-def split_batch(body: bytes | memoryview, count: int) -> SplitBatch:
+def split_batch(body: bytes | memoryview, count: int, *, memory_bytes_max: int = 0) -> SplitBatch:
     """Split the body of a batch of `count` messages.
 
+    `memory_bytes_max`: memory for the messages beside their payloads, as in `decode_batch`.
+
     Raises:
-        MalformedPayloadError: truncated, bytes left over, or metadata that cannot be read.
+        MalformedPayloadError: truncated, bytes left over, metadata that cannot be read; or messages
+            or metadata that do not fit into the memory.
     """
+    check_batch_size(count, memory_bytes_max=memory_bytes_max)
     found = None
     if count >= _UNIFORM_MIN:
         found = _split_uniform(body, count)
     if found is None and count >= _COLUMNS_MIN:
         found = _split_by_columns(bytes(body), count)
-    return found if found is not None else _split_each(body, count)
+    return found if found is not None else _split_each(body, count, memory_bytes_max)
 
 
 def _split_uniform(body: bytes | memoryview, count: int) -> SplitBatch | None:
@@ -305,7 +310,7 @@ class _Heads:
         raise _UnusualError
 
 
-def _split_each(body: bytes | memoryview, count: int) -> SplitBatch:
+def _split_each(body: bytes | memoryview, count: int, memory_bytes_max: int = 0) -> SplitBatch:
     view = memoryview(body)
     parts: list[memoryview] = []
     lengths: list[int] = []
@@ -314,6 +319,7 @@ def _split_each(body: bytes | memoryview, count: int) -> SplitBatch:
     singles: dict[int, SingleMessageMetadata] = {}
     times_high = _TIMES_HIGH
     add_part, add_length = parts.append, lengths.append
+    metadata_left = metadata_bytes_max(memory_bytes_max)
     at, end = 0, len(view)
     try:
         for index in range(count):
@@ -354,6 +360,9 @@ def _split_each(body: bytes | memoryview, count: int) -> SplitBatch:
             if size < 0 or after != data:
                 keys.pop(index, None)
                 event_ms.pop(index, None)
+                metadata_left -= data - start  # protobuf's objects are much larger than that
+                if metadata_left < 0:
+                    raise too_much_metadata(index, count)
                 single = _parse_single(bytes(view[start:data]))
                 singles[index] = single
                 size = single.payload_size

@@ -155,7 +155,7 @@ class EntryRows:
         stop_at: int,
     ) -> None:
         count = metadata.num_messages_in_batch
-        split = split_batch(body, count)
+        split = split_batch(body, count, memory_bytes_max=self._decompressed_bytes_max)
         parts, lengths, keys, event_ms, singles = split
         if not lengths:
             return

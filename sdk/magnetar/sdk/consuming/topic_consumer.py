@@ -271,7 +271,7 @@ class TopicConsumer(Consumer[Any]):
             return
         self._receiver_queue.extend(messages)
         if self._opening.has_dead(messages):
-            self._receiver_queue.open_all()
+            self._receiver_queue.open_ahead()
         if self._waiters:
             self._waiters.wake()
         elif self.on_ready is not None:

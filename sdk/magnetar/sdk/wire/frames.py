@@ -32,6 +32,10 @@ FRAME_SLACK_BYTES = 10 * 1024
 
 FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + FRAME_SLACK_BYTES
 
+MESSAGES_PER_ENTRY_MAX = 1 << 20
+"""Most messages counted for one entry: a false count must neither use up a consumer's permits, nor
+return more of them than the broker took."""
+
 CHECKSUM_MAGIC = b"\x0e\x01"
 ENTRY_METADATA_MAGIC = b"\x0e\x02"
 
@@ -318,11 +322,13 @@ def extend_metadata(payload: bytes, added: MessageMetadata) -> bytes:
 def messages_in(payload: bytes) -> int:
     """Return the number of messages in an entry, which is its cost in permits; 1 without a batch.
 
+    A batch that states more than `MESSAGES_PER_ENTRY_MAX` costs that many.
+
     Raises:
         MalformedPayloadError: see `split_payload`.
     """
     metadata, _ = split_payload(payload)
-    return max(1, metadata.num_messages_in_batch)
+    return min(max(1, metadata.num_messages_in_batch), MESSAGES_PER_ENTRY_MAX)
 
 
 def _metadata_span(payload: bytes) -> tuple[int, int]:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.broker.features.transactions.ids import coordinator_topic
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.http_calls import admin, ask
 from tests.integration.broker.wire_client import WireClient
 from tests.standalone import Standalone
+from tests.waiting import until
 
 TOPIC = "persistent://public/default/by-commands"
 
@@ -91,4 +93,50 @@ async def test_topics_are_told_of_by_the_names_that_the_client_gave(tmp_path: Pa
         assert not (await client.end(txn)).HasField("error")
         await client.subscribe(TOPIC, permits=1)
         assert await client.bodies(1) == [b"in it"]
+        await client.close()
+
+
+async def test_a_transaction_ends_whose_topic_turns_out_to_be_partitioned(tmp_path: Path) -> None:
+    """The name of the whole topic has no log: there is nothing to show or to drop."""
+    whole = "persistent://public/default/parted"
+    with Standalone(tmp_path / "data") as server:
+        client = await WireClient.open(server.port)
+        txn = await client.begin(whole)
+        client.send(
+            BaseCommand.ADD_SUBSCRIPTION_TO_TXN,
+            addSubscriptionToTxn=pb.CommandAddSubscriptionToTxn(
+                request_id=client.request_id(),
+                txnid_most_bits=txn[0],
+                txnid_least_bits=txn[1],
+                subscription=[pb.Subscription(topic=whole, subscription="s")],
+            ),
+        )
+        joined = await client.next(BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE)
+        assert not joined.addSubscriptionToTxnResponse.HasField("error")
+        admin(server, "PUT", "persistent/public/default/parted/partitions", 3)
+        assert not (await client.end(txn)).HasField("error")
+        path = f"/admin/v3/transactions/transactionMetadata/{txn[0]}/{txn[1]}"
+
+        async def has_ended() -> bool:
+            return (await ask(server, "GET", path)).status == 404
+
+        await until(has_ended, "the transaction to end")
+        await client.close()
+
+
+async def test_the_log_of_a_coordinator_takes_part_in_no_transaction(tmp_path: Path) -> None:
+    with Standalone(tmp_path / "data") as server:
+        client = await WireClient.open(server.port)
+        txn = await client.begin(TOPIC)
+        client.send(
+            BaseCommand.ADD_PARTITION_TO_TXN,
+            addPartitionToTxn=pb.CommandAddPartitionToTxn(
+                request_id=client.request_id(),
+                txnid_most_bits=txn[0],
+                txnid_least_bits=txn[1],
+                partitions=[str(coordinator_topic(0))],
+            ),
+        )
+        refused = await client.next(BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE)
+        assert refused.addPartitionToTxnResponse.error == pb.ServerError.NotAllowedError
         await client.close()

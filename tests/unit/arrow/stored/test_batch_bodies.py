@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from magnetar.arrow.stored import batch_split
 from magnetar.arrow.stored.batch_split import SplitBatch, split_batch
 from magnetar.sdk.batch import encode_batch, encode_plain_batch
-from magnetar.sdk.wire.batches import decode_batch
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX, decode_batch
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.pulsar_pb2 import KeyValue, SingleMessageMetadata
 
@@ -260,3 +260,28 @@ def test_payloads_that_are_all_empty_are_read_by_columns() -> None:
     found = batch_split._split_by_columns(body, 9)
     assert found is not None
     assert list(map(bytes, found.payloads())) == [b""] * 9
+
+
+@pytest.mark.parametrize(
+    "single",
+    [
+        SingleMessageMetadata(payload_size=0, sequence_id=1),  # all of one size
+        SingleMessageMetadata(payload_size=0, sequence_id=1, partition_key="k"),  # by columns
+        SingleMessageMetadata(payload_size=0, ordering_key=b"k"),  # by protobuf
+    ],
+)
+def test_a_batch_of_too_many_messages_is_refused(single: SingleMessageMetadata) -> None:
+    head = single.SerializeToString()
+    item, count = len(head).to_bytes(4, "big") + head, BATCH_MESSAGES_MAX + 1
+    with pytest.raises(MalformedPayloadError, match="a batch of 65537 messages"):
+        split_batch(item * count, count)
+    assert len(split_batch(item * (count - 1), count - 1).lengths) == BATCH_MESSAGES_MAX
+    assert len(split_batch(item * count, count, memory_bytes_max=1 << 27).lengths) == count
+
+
+def test_a_batch_with_millions_of_properties_is_refused() -> None:
+    head = SingleMessageMetadata(payload_size=0).SerializeToString()
+    properties = SingleMessageMetadata(properties=[KeyValue(key="", value="")])
+    head += properties.SerializePartialToString() * 3_000_000
+    with pytest.raises(MalformedPayloadError, match="metadata of the batch are too large"):
+        split_batch(len(head).to_bytes(4, "big") + head, 1)

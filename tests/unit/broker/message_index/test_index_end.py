@@ -2,11 +2,11 @@
 
 import pytest
 
-from magnetar.broker.base.entry import MESSAGES_PER_ENTRY_MAX
 from magnetar.broker.features.message_index import index_end
 from magnetar.broker.features.message_index.index_end import IndexEnd, find_end
 from magnetar.broker.features.message_index.index_record import IndexRecord
 from magnetar.ledger.errors import LogUnavailableError
+from magnetar.sdk.wire import MESSAGES_PER_ENTRY_MAX
 from tests.unit.broker.harness import entry
 from tests.unit.broker.message_index.indexed_log import indexed, log_of
 

@@ -195,6 +195,38 @@ async def test_a_schema_is_read_from_its_ledger_once_if_there_is_room_to_remembe
         assert brokers.ledgers.opened == opened
 
 
+LARGE = {"note": "x" * 10_000}
+MANY = {f"property {number}": "" for number in range(100)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "memory_bytes"),
+    [
+        (SchemaData(SchemaType.STRING), 1_024),
+        (SchemaData(SchemaType.STRING, properties=LARGE), 11_000),
+        (SchemaData(SchemaType.STRING, properties={"note": "€" * 10_000}), 41_000),
+        (SchemaData(SchemaType.STRING, properties=MANY), 20_000),
+        (SchemaData(SchemaType.EXTERNAL, b"x" * 10_000), 11_000),
+        (avro(*(f"field{number}" for number in range(100))), 40_000),
+    ],
+    ids=["nothing", "property", "wide property", "properties", "definition", "parsed"],
+)
+async def test_all_that_a_cached_schema_takes_counts(schema: SchemaData, memory_bytes: int) -> None:
+    """A schema of a primitive type has no definition, and only so many stay all the same."""
+    brokers, count = Brokers(), 20
+    for number in range(count):
+        await brokers.registry().put(parse_topic_name(f"topic-{number}"), schema, DEFAULTS)
+    registry = brokers.registry(cache_bytes_max=10 * memory_bytes)
+    for _ in range(2):
+        for number in range(count):
+            await registry.latest(parse_topic_name(f"topic-{number}"))
+    # As many as there are were read again: the cache had room for half of them at most.
+    assert brokers.ledgers.opened == 2 * count
+    brokers.ledgers.opened = 0
+    await registry.latest(parse_topic_name(f"topic-{count - 1}"))
+    assert brokers.ledgers.opened == 0
+
+
 async def test_schemas_have_a_largest_size() -> None:
     schema = avro("a")
     size = len(schema.data) + len("byme")

@@ -5,15 +5,19 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.broker.base.errors import ServiceNotReadyError
+from magnetar.broker.base.errors import NotAllowedError, ServiceNotReadyError
 from magnetar.broker.features.transactions.acknowledging import TransactionalAcks
 from magnetar.broker.features.transactions.ids import TransactionId
-from magnetar.broker.features.transactions.pending_acks import Ack, PendingAckState
+from magnetar.broker.features.transactions.pending_acks import Ack, PendingAckState, weight_of
 from magnetar.broker.features.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.topic import Topic
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.exclusive import ExclusiveDispatcher
-from magnetar.ledger.position import Position
+from magnetar.broker.topic.subscription import CursorView, HeldBack, Subscription
+from magnetar.cursors import NonDurableCursor
+from magnetar.ledger.position import EARLIEST, Position
+from tests.unit.broker.harness import entry
+from tests.unit.broker.memory_log import MemoryLog
 from tests.waiting import settle
 
 SUBSCRIPTIONS = 100
@@ -39,6 +43,13 @@ class OpenSubscription:
         self.is_open = True
         self.is_closed = False
         self.dispatcher: Rewinding | None = None
+        self.pending_acks: HeldBack | None = None
+        log = MemoryLog()
+        log.store(*(entry() for _ in range(10)))
+        self.cursor = NonDurableCursor(log, name, initial=EARLIEST)
+
+    def hold_back(self, held: HeldBack, _view: CursorView) -> None:
+        self.pending_acks = held
 
     def wake(self) -> None:
         pass
@@ -148,3 +159,31 @@ async def test_an_end_whose_coordinator_went_away_meanwhile_is_made_when_it_is_t
     await place.acks.end("s", txn, commits=False, low_watermark=-1)
     assert not pending.holds(Position(7, 3))
     assert pending.transactions == {}
+
+
+def test_long_ack_sets_count_towards_the_limit_as_what_they_cost() -> None:
+    pending, txn = PendingAckState(), TransactionId(0, 1)
+    long = Ack(Position(7, 3), (1,) * 128)
+    assert weight_of([long]) == 3
+    pending.add(txn, [long, Ack(Position(7, 4)), Ack(Position(7, 5), (1,))])
+    assert pending.weight == 3 + 2
+    pending.add(txn, [Ack(Position(7, 3), (0,) * 128), Ack(Position(7, 5))])
+    assert pending.weight == 3 + 2
+    pending.end(txn)
+    assert pending.weight == 0
+
+
+async def test_more_than_the_limit_is_refused() -> None:
+    place, txn = Place(), TransactionId(0, 1)
+    subscription = place.subscriptions["s"] = OpenSubscription("s", is_durable=True)
+
+    async def hold(entry_id: int, words: int) -> None:
+        ack = Ack(Position(7, entry_id), (1,) * words)
+        await place.acks.acknowledge(
+            cast(Subscription, subscription), cast(Consumer, None), txn, [ack], None
+        )
+
+    await hold(0, 64 * 8)
+    await hold(1, 0)
+    with pytest.raises(NotAllowedError, match="has 10 acknowledgements in transactions"):
+        await hold(2, 0)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -234,6 +235,28 @@ async def test_a_wall_clock_that_is_set_back_lets_no_transaction_stay_open() -> 
     clock.ahead_ms = 0
     clock.now_s += 0.03
     await until(lambda: told.ends == [("a", txn, False)])
+    coordinator.close()
+
+
+async def test_deadlines_of_ended_transactions_are_not_kept_for_hours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator_module, "_ENDED_DEADLINES_MAX", 10)
+    log, told, clock = Log(), Told(), HandClock()
+    coordinator = await owner(log, told, clock=clock)
+    late = await coordinator.begin(30_000)
+    await coordinator.join(late, ["late"])
+    for _ in range(100):
+        await coordinator.end(await coordinator.begin(60_000), commits=True)
+        assert len(coordinator._deadlines) <= 2 * 2 + 10 + 1  # two are open at most
+    # The one that is open is still aborted in time, and so is the last one.
+    last = await coordinator.begin(60_000)
+    await coordinator.join(last, ["last"])
+    for topic, txn in (("late", late), ("last", last)):
+        clock.now_s += 30
+        coordinator._on_timer()
+        end = (topic, txn, False)
+        await until(partial(told.ends.__contains__, end))
     coordinator.close()
 
 

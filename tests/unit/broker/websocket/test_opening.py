@@ -26,6 +26,7 @@ from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.producer import Producer
 from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX
 from tests.unit.broker.harness import Harness
 from tests.waiting import settle
 
@@ -112,3 +113,8 @@ async def test_a_refused_session_that_is_given_up_keeps_nothing_at_any_step(path
         await session.close()
         if links.is_used:
             links.made.close.assert_awaited()
+
+
+def test_a_producer_makes_no_batches_that_consumers_refuse() -> None:
+    query = {"batchingEnabled": "true", "batchingMaxMessages": str(BATCH_MESSAGES_MAX + 1)}
+    assert ProducerParameters.of(query).batch_messages_max == BATCH_MESSAGES_MAX

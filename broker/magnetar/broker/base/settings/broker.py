@@ -143,7 +143,9 @@ class BrokerSettings(
         default=16 * _MIB,
         ge=4096,
         description="Unsent bytes of a connection at which the broker also stops reading from it, "
-        "because its client sends requests without reading the answers.",
+        "because its client sends requests without reading the answers; if the client then reads "
+        "nothing for a keep-alive interval, it is disconnected. Large answers that are being built "
+        "have that many bytes at most.",
     )
     requests_per_connection_max: int = Field(
         default=10_000,
@@ -948,7 +950,8 @@ class BrokerSettings(
     compaction_batch_bytes_max: int = Field(
         default=64 * _MIB,
         ge=1,
-        description="Batches with more uncompressed bytes are kept whole.",
+        description="Batches with more uncompressed bytes are kept whole. So are batches of more "
+        "than 65,536 messages, unless this bound has 1 KiB for each message.",
     )
     compaction_bytes_per_s: int = Field(
         default=32 * _MIB,
@@ -976,10 +979,10 @@ class BrokerSettings(
         "each.",
     )
     schema_cache_bytes_max: int = Field(
-        default=8 * _MIB,
+        default=64 * _MIB,
         ge=0,
-        description="Bytes of cached schemas, in the form in which clients wrote them; 0 = no "
-        "cache.",
+        description="Memory of cached schemas, about ten times their size as clients wrote them; "
+        "0 = no cache.",
     )
 
     # Replication between clusters.
@@ -1182,7 +1185,8 @@ class BrokerSettings(
     transaction_pending_acks_max: int = Field(
         default=100_000,
         ge=1,
-        description="Acknowledgements of a subscription in open transactions; more are refused.",
+        description="Acknowledgements of a subscription in open transactions; more are refused. A "
+        "partly acknowledged batch counts once more for each 4096 messages.",
     )
     transaction_snapshot_bytes_max: int = Field(
         default=_MIB,

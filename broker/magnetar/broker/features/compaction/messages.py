@@ -21,7 +21,7 @@ from magnetar.sdk.wire import (
     encode_payload,
     split_payload,
 )
-from magnetar.sdk.wire.batches import decode_batch
+from magnetar.sdk.wire.batches import check_batch_size, decode_batch
 from magnetar.sdk.wire.compression import Compression, compress, decompress
 from magnetar.sdk.wire.pulsar_pb2 import SingleMessageMetadata
 
@@ -80,7 +80,11 @@ class OpenedEntry:
 
 
 def open_entry(entry: bytes, *, batch_bytes_max: int) -> OpenedEntry:
-    """Decode an entry. Batches of more than `batch_bytes_max` uncompressed bytes are opaque."""
+    """Decode an entry.
+
+    A batch is opaque if it has more than `batch_bytes_max` uncompressed bytes, or more messages
+    than `check_batch_size` allows with this bound.
+    """
     try:
         metadata, body_at = split_payload(entry)
     except (DecodeError, MalformedPayloadError):
@@ -92,14 +96,16 @@ def open_entry(entry: bytes, *, batch_bytes_max: int) -> OpenedEntry:
         return OpenedEntry(kind, metadata, [_single(metadata, len(entry) - body_at)])
     if metadata.encryption_keys:
         return OpenedEntry(Kind.OPAQUE, metadata)
+    count = metadata.num_messages_in_batch
     try:
+        check_batch_size(count, memory_bytes_max=batch_bytes_max)
         body = decompress(
             metadata.compression,
             entry[body_at:],
             size=metadata.uncompressed_size,
             bytes_max=batch_bytes_max,
         )
-        items = decode_batch(body, metadata.num_messages_in_batch)
+        items = decode_batch(body, count, memory_bytes_max=batch_bytes_max)
     except MalformedPayloadError:
         return OpenedEntry(Kind.OPAQUE, metadata)
     messages = [

@@ -10,10 +10,10 @@ all numbers that the entries of the log could have.
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.broker.base.entry import MESSAGES_PER_ENTRY_MAX
 from magnetar.broker.base.entry_metadata import EntryMetadata, metadata_in
 from magnetar.broker.features.message_index.index_record import IndexRecord
 from magnetar.broker.topic.positions import ListedLog, entries_in, nth_position
+from magnetar.sdk.wire import MESSAGES_PER_ENTRY_MAX
 
 LOOK_BACK_ENTRIES_MAX: Final = 10_000
 """Entries without an index that a search reads back from the end of the log, at most."""

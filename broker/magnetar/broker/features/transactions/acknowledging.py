@@ -29,6 +29,7 @@ from magnetar.broker.features.transactions.pending_acks import (
     dump_ack,
     load_ack,
     repeated_in,
+    weight_of,
 )
 from magnetar.broker.features.transactions.surroundings import (
     EnabledTransactions,
@@ -154,9 +155,9 @@ class TransactionalAcks:
             raise InvalidTransactionStatusError(
                 f"subscription {subscription.name}: transaction {txn} has ended, or is ending"
             )
-        if len(pending) + len(acks) > self._pending_acks_max:
+        if pending.weight + weight_of(acks) > self._pending_acks_max:
             raise NotAllowedError(
-                f"subscription {subscription.name} has {len(pending)} acknowledgements in "
+                f"subscription {subscription.name} has {pending.weight} acknowledgements in "
                 f"transactions; the limit is {self._pending_acks_max}"
             )
         cursor = subscription.cursor

@@ -49,6 +49,8 @@ _RECORDS_PER_TURN = 500
 """Records that are applied or encoded before other tasks get a turn."""
 _SNAPSHOT_RETRY_S = 10.0
 """Pause in seconds after a snapshot that could not be stored: each attempt begins a ledger."""
+_ENDED_DEADLINES_MAX = 1000
+"""Deadlines of ended transactions that are kept, beside as many again as there are open ones."""
 _ENDS_AT_ONCE = 50
 """Transactions that are decided at once: thousands can time out together."""
 
@@ -109,6 +111,8 @@ class Coordinator(Feature):
         decided at once, or be found decided after a restart. A participant that cannot be reached
         delays no other."""
         self._deadlines: list[tuple[float, int]] = []
+        """A heap. Transactions that have ended stay in it until their deadline, or until they are
+        too many."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_timing_out = False
         """Overdue transactions are being aborted; the timer is set again when these are decided."""
@@ -314,9 +318,18 @@ class Coordinator(Feature):
         # disagree.
         left_ms = min(found.deadline_ms - self._clock.wall_ms(), found.timeout_ms)
         due_s = self._clock.monotonic_s() + max(0, left_ms) / 1000
+        self._drop_ended()
         heapq.heappush(self._deadlines, (due_s, found.id.least))
         if self._timer is None or self._deadlines[0][1] == found.id.least:
             self._set_timer()
+
+    def _drop_ended(self) -> None:
+        """Drop the deadlines of transactions that have ended, if they are many: with long timeouts,
+        they would be kept for hours."""
+        known = self.state.transactions
+        if len(self._deadlines) > 2 * len(known) + _ENDED_DEADLINES_MAX:
+            self._deadlines = [item for item in self._deadlines if item[1] in known]
+            heapq.heapify(self._deadlines)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from magnetar.broker.features.transactions.errors import TransactionConflictError
 from magnetar.broker.features.transactions.ids import EndedTransactions, TransactionId
-from magnetar.cursors import SubscriptionCursor, bits_from_words
+from magnetar.cursors import BATCH_SIZE_MAX, SubscriptionCursor, bits_from_words
 from magnetar.ledger.position import Position
 
-_BATCH_SIZE_MAX = 1 << 20
-"""Most messages that fit into an entry, whatever a client claims."""
+_WORDS_PER_ACK = 64
+"""Words of an ack_set that count as one more acknowledgement: they take as much memory."""
 
 Words = tuple[int, ...]
 """Words of an ack_set; () is the whole entry."""
@@ -51,9 +51,16 @@ class PendingAckState:
         self.transactions: dict[TransactionId, PendingAcks] = {}
         self.ended = EndedTransactions()
         self._holders: dict[Position, list[tuple[TransactionId, Ack]]] = {}
+        self._words = 0
+        """Words of all individual acknowledgements that are held."""
 
     def __len__(self) -> int:
         return len(self._holders) + (self.cumulative is not None)
+
+    @property
+    def weight(self) -> int:
+        """What counts towards the limit: acknowledged entries, and more for long ack_sets."""
+        return len(self) + self._words // _WORDS_PER_ACK
 
     @property
     def cumulative(self) -> tuple[TransactionId, Ack] | None:
@@ -132,6 +139,8 @@ class PendingAckState:
                 ack = _merged(before, ack)
                 holders = self._holders[ack.position]
                 holders[:] = [each for each in holders if each[0] != txn]
+                self._words -= len(before.words)
+            self._words += len(ack.words)
             pending.individual[ack.position] = ack
             self._holders.setdefault(ack.position, []).append((txn, ack))
 
@@ -144,7 +153,8 @@ class PendingAckState:
     def end(self, txn: TransactionId) -> PendingAcks:
         """Remove a transaction; return what it held."""
         pending = self.transactions.pop(txn, None) or PendingAcks()
-        for position in pending.individual:
+        for position, ack in pending.individual.items():
+            self._words -= len(ack.words)
             holders = self._holders[position]
             holders[:] = [each for each in holders if each[0] != txn]
             if not holders:
@@ -232,11 +242,16 @@ def load_ack(stored: Sequence[Any]) -> Ack:
     return Ack(Position(ledger_id, entry_id), tuple(words), batch_size)
 
 
+def weight_of(acks: Sequence[Ack]) -> int:
+    """Return what acknowledgements add to `PendingAckState.weight`."""
+    return len(acks) + sum(len(each.words) for each in acks) // _WORDS_PER_ACK
+
+
 def _indexes(ack: Ack) -> int:
     """Return the acknowledged messages of a batch as bits. Without a batch size from the client,
     those behind the last open one cannot be known."""
     is_open = bits_from_words(ack.words)
-    size = min(ack.batch_size, _BATCH_SIZE_MAX) or is_open.bit_length()
+    size = min(ack.batch_size, BATCH_SIZE_MAX) or is_open.bit_length()
     return ~is_open & ((1 << size) - 1)
 
 

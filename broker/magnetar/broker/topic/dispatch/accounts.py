@@ -12,13 +12,13 @@ Source: protocol sheet sections 9 and 10. Pure.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from magnetar.broker.base.entry import MESSAGES_PER_ENTRY_MAX
 from magnetar.broker.topic.consumer import Consumer
 from magnetar.broker.topic.dispatch.encoding import open_messages
 from magnetar.broker.topic.dispatch.pending import PendingIndex
 from magnetar.broker.topic.dispatch.reasons import Reason
 from magnetar.cursors import SubscriptionCursor
 from magnetar.ledger.position import Position
+from magnetar.sdk.wire import MESSAGES_PER_ENTRY_MAX
 
 HASH_SHIFT = MESSAGES_PER_ENTRY_MAX.bit_length()
 MESSAGES_MASK = (1 << HASH_SHIFT) - 1

@@ -7,6 +7,7 @@ from enum import Enum
 from magnetar.arrow.stored.options import ConnectionOptions, OptionReader, shown
 from magnetar.sdk.scalable.names import is_scalable_name
 from magnetar.sdk.spark.errors import OptionError
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX
 from magnetar.sdk.wire.compression import Compression
 from magnetar.sdk.wire.errors import TopicNameError
 from magnetar.sdk.wire.topic_name import SEGMENT, TopicName
@@ -86,7 +87,7 @@ class SinkOptions:
                 read.choice("compressionType", [each.value for each in Compression], "none")
             ),
             batching=read.flag("batchingEnabled", True),
-            batch_messages_max=_integer(read, "batchingMaxMessages", 1_000, 1, 1_000_000),
+            batch_messages_max=_integer(read, "batchingMaxMessages", 1_000, 1, BATCH_MESSAGES_MAX),
             batch_bytes_max=_integer(read, "batchingMaxBytes", 128 * 1024, 1, 64 * 1024 * 1024),
             batch_by_key=read.choice("batcherBuilder", ("default", "key"), "default") == "key",
             murmur=read.choice(

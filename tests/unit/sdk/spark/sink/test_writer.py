@@ -70,3 +70,9 @@ def test_a_task_has_one_name_in_all_batches_of_a_query_and_another_in_the_next_q
 def test_a_scalable_topic_is_not_written_to(topic: str) -> None:
     with pytest.raises(OptionError, match="is a scalable topic, to which the sink does not write"):
         SinkOptions.read({**GIVEN, "topic": topic})
+
+
+def test_the_sink_makes_no_batches_that_consumers_refuse() -> None:
+    SinkOptions.read({**GIVEN, "batchingMaxMessages": "65536"})
+    with pytest.raises(OptionError, match="a number from 1 to 65536"):
+        SinkOptions.read({**GIVEN, "batchingMaxMessages": "65537"})

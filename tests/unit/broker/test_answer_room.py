@@ -1,0 +1,219 @@
+"""Large answers wait, unbuilt, for a client that reads, and one that never reads is dropped."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.broker.policies.model import Policies
+from magnetar.broker.protocol.answer_room import AnswerRoom
+from magnetar.broker.protocol.connection import Connection
+from magnetar.broker.schemas.model import SchemaData, SchemaType
+from magnetar.sdk.wire import BaseCommand, TopicName, encode_command
+from magnetar.sdk.wire import pulsar_pb2 as pb
+from tests.unit.broker.harness import Client, Harness, MemoryIO
+from tests.unit.broker.memory_parts import TOPIC, MemoryTopics
+from tests.waiting import settle
+
+HIGH, MOST = 64 << 10, 1 << 20
+NAMESPACE = "public/default"
+NAMES = [f"persistent://{NAMESPACE}/{number:0100}" for number in range(1000)]
+ANSWERS = 100
+"""Answers of 100 KB each, 10 MB together."""
+
+
+class UnreadIO(MemoryIO):
+    """A socket whose other end reads only when the test says so."""
+
+    connection: Connection
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.unsent_bytes += len(data)
+        if self.unsent_bytes > HIGH:
+            self.connection.on_writable(False)
+
+    def read(self) -> None:
+        self.unsent_bytes = 0
+        self.connection.on_writable(True)
+
+
+class UnreadClient(Client):
+    """A client that sends, and reads nothing."""
+
+    io: UnreadIO
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(harness, "client:1")
+        self.io = UnreadIO()
+        self.connection = self.io.connection = Connection(self.io, harness.services, "client:1")
+        self.connect()
+
+
+def lists(number: int) -> BaseCommand:
+    request = pb.CommandGetTopicsOfNamespace(request_id=number, namespace=NAMESPACE)
+    return BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=request)
+
+
+def watches(number: int) -> BaseCommand:
+    request = pb.CommandWatchTopicList(
+        request_id=number, watcher_id=number, namespace=NAMESPACE, topics_pattern=".*"
+    )
+    return BaseCommand(type=BaseCommand.WATCH_TOPIC_LIST, watchTopicList=request)
+
+
+def schemas(number: int) -> BaseCommand:
+    request = pb.CommandGetSchema(request_id=number, topic=TOPIC)
+    return BaseCommand(type=BaseCommand.GET_SCHEMA, getSchema=request)
+
+
+@pytest.fixture
+async def harness(monkeypatch: pytest.MonkeyPatch) -> Harness:
+    async def names(_self: MemoryTopics, _namespace: str) -> list[str]:
+        return NAMES
+
+    monkeypatch.setattr(MemoryTopics, "names", names)
+    harness = Harness(
+        write_buffer_bytes_high=HIGH,
+        write_buffer_bytes_max=MOST,
+        message_bytes_max=200 << 10,
+        schema_bytes_max=200 << 10,
+    )
+    schema = SchemaData(SchemaType.STRING, properties={"note": "x" * (100 << 10)})
+    await harness.services.schemas.put(TopicName.parse(TOPIC), schema, Policies())
+    return harness
+
+
+@pytest.mark.parametrize("request_of", [lists, watches, schemas])
+async def test_answers_are_built_as_far_as_they_are_read(harness: Harness, request_of: Any) -> None:
+    client = UnreadClient(harness)
+    client.send_bytes(b"".join(encode_command(request_of(number)) for number in range(ANSWERS)))
+    await settle(1000)
+    assert len(client.received()) < ANSWERS
+    unread, answered = client.io.unsent_bytes, set[int]()
+    assert HIGH < unread <= HIGH + MOST
+    while client.io.unsent_bytes:
+        client.io.read()
+        await settle(1000)
+        assert client.io.unsent_bytes <= HIGH + MOST
+        for command, _ in client.received():
+            field = next(value for _, value in command.ListFields() if hasattr(value, "request_id"))
+            answered.add(field.request_id)
+    # The first ones were received above.
+    assert answered >= set(range(unread // (100 << 10) + 1, ANSWERS))
+
+
+async def test_a_client_that_reads_none_of_its_answers_is_dropped(harness: Harness) -> None:
+    client = UnreadClient(harness)
+    client.io.unsent_bytes = MOST + 2
+    client.connection.on_writable(False)
+    assert client.io.is_paused
+    client.connection.on_tick()
+    client.io.unsent_bytes -= 1  # it reads, however slowly
+    client.connection.on_tick()
+    assert not client.io.is_closed
+    client.connection.on_tick()
+    assert client.io.is_closed
+    assert harness.services.counters.connections_timed_out == 1
+
+
+async def test_a_client_that_is_not_read_for_another_reason_is_not_dropped(
+    harness: Harness,
+) -> None:
+    client = UnreadClient(harness)
+    client.connection.on_writable(False)
+    client.connection.link.read(is_wanted=False)  # for example while publishes wait for a bookie
+    for _ in range(5):
+        client.connection.on_tick()
+    assert not client.io.is_closed
+
+
+# The room itself
+
+
+class Answers:
+    """Answers that hold their room until the test says that they are written."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.room = AnswerRoom(bytes_max, is_writable=True)
+        self.begun: list[int] = []
+        self.written: dict[int, asyncio.Event] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def _answer(self, number: int, size_bytes: int) -> None:
+        async with self.room.hold(size_bytes):
+            self.begun.append(number)
+            await self.written[number].wait()
+
+    async def ask(self, *sizes: int) -> None:
+        for size_bytes in sizes:
+            number = len(self.tasks)
+            self.written[number] = asyncio.Event()
+            self.tasks[number] = asyncio.ensure_future(self._answer(number, size_bytes))
+        await settle()
+
+    async def write(self, number: int) -> None:
+        self.written[number].set()
+        await settle()
+
+    async def cancel(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+async def test_room_is_given_in_order_and_no_more_than_there_is() -> None:
+    answers = Answers(10)
+    await answers.ask(4, 6, 8, 1)
+    assert answers.begun == [0, 1]
+    await answers.write(0)
+    assert answers.begun == [0, 1]  # the third has no room yet, and the fourth is behind it
+    await answers.write(1)
+    assert answers.begun == [0, 1, 2, 3]
+    await answers.cancel()
+
+
+async def test_an_answer_larger_than_all_of_the_room_gets_it_alone() -> None:
+    answers = Answers(10)
+    await answers.ask(1, 99, 1)
+    assert answers.begun == [0]
+    await answers.write(0)
+    assert answers.begun == [0, 1]
+    await answers.write(1)
+    assert answers.begun == [0, 1, 2]
+    await answers.cancel()
+
+
+async def test_no_room_is_given_while_the_connection_takes_nothing() -> None:
+    answers = Answers(10)
+    answers.room.set_writable(False)
+    await answers.ask(1, 1)
+    assert answers.begun == []
+    answers.room.set_writable(True)
+    await settle()
+    assert answers.begun == [0, 1]
+    await answers.cancel()
+
+
+async def test_a_cancelled_request_keeps_no_room() -> None:
+    answers = Answers(10)
+    await answers.ask(10, 10, 10, 10)
+    answers.tasks[1].cancel()  # it waits
+    answers.tasks[2].cancel()
+    await settle()
+    answers.written[0].set()
+    answers.tasks[0].cancel()  # it has begun
+    await settle()
+    assert answers.begun == [0, 3]
+    await answers.cancel()
+
+
+async def test_a_request_that_is_cancelled_right_after_its_turn_has_come_keeps_no_room() -> None:
+    answers = Answers(10)
+    answers.room.set_writable(False)
+    await answers.ask(10, 10)
+    answers.room.set_writable(True)
+    answers.tasks[0].cancel()
+    await settle()
+    assert answers.begun == [1]
+    await answers.cancel()

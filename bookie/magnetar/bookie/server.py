@@ -4,8 +4,9 @@ The bookie reads a connection only while its client takes the replies, its earli
 handled and the journal keeps up. So every buffer here is bounded, and TCP pushes back to the
 client. The totals of all connections are bounded as well (defect B23): while pending reads may
 return `reads_bytes_max`, nothing is read; when the clients that do not take their replies hold
-`replies_bytes_max`, the next client that falls behind is disconnected. The system's keep-alive
-detects clients whose machine is gone; each would hold one of `connections_max` for ever.
+`replies_bytes_max`, the next one that falls behind, or further behind, is disconnected. The
+system's keep-alive detects clients whose machine is gone; each would hold one of `connections_max`
+for ever.
 """
 
 import asyncio
@@ -65,8 +66,9 @@ class BookieServer:
         self._reads_bytes = 0
         self.has_too_many_reads = False
         """Whether the pending reads use up all the memory for reads."""
-        self._behind_max = max(1, replies_bytes_max // connection_buffer_bytes_max)
-        self._behind = 0
+        self._replies_bytes_max = replies_bytes_max
+        self._unsent_bytes = 0
+        """Unsent reply bytes of the clients that are behind."""
         self._network = network
         # A dict serves as an ordered set, so that actions on all connections have a fixed order.
         self._connections: dict[BookieConnection, None] = {}
@@ -139,13 +141,23 @@ class BookieServer:
             self.has_too_many_reads = False
             asyncio.get_running_loop().call_soon(self._try_all_again)
 
-    def on_behind(self, is_behind: bool) -> bool:
-        """Note that a client does not take its replies, or takes them again; False: disconnect
-        it."""
-        if is_behind and self._behind >= self._behind_max:
+    def on_unsent(self, before: int, now: int) -> bool:
+        """Count the unsent reply bytes of a client that is behind; False: disconnect it.
+
+        Counting the clients would not do: a client that falls behind still gets the replies to all
+        reads that it has asked for. One that falls behind alone is tolerated.
+
+        Args:
+            before: the bytes that count for this client so far; 0 if it was not behind.
+            now: the bytes that count for it from now on; 0 if it is not behind any more.
+        """
+        others = self._unsent_bytes - before
+        is_over = others + now > self._replies_bytes_max and (before > 0 or others > 0)
+        if is_over and now > before:
             self.metrics.slow_clients_cut += 1
+            self._unsent_bytes = others
             return False
-        self._behind += 1 if is_behind else -1
+        self._unsent_bytes = others + now
         return True
 
     def admit(self, connection: "BookieConnection") -> bool:
@@ -187,6 +199,8 @@ class BookieConnection(asyncio.Protocol):
         self._is_handling = False
         self._is_paused = False
         self._is_write_paused = False
+        self._unsent_bytes = 0
+        """Unsent reply bytes that count as those of a client that is behind."""
         self._is_resting = False
         """Whether the turn of the loop is used up and the connection waits for a later one
         (`TurnShares`)."""
@@ -228,9 +242,7 @@ class BookieConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._ending = None
         self._backlog = []
-        if self._is_write_paused:
-            self._is_write_paused = False
-            self._server.on_behind(False)
+        self._catch_up()
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
@@ -258,19 +270,33 @@ class BookieConnection(asyncio.Protocol):
             self._rest()
 
     def pause_writing(self) -> None:
-        if not self._server.on_behind(True):
-            peer = self._transport.get_extra_info("peername") if self._transport else None
-            _log.warning("bookie_slow_client_cut", peer=str(peer))
-            self.close(abort=True)
-            return
         self._is_write_paused = True
+        self._fall_behind()
         self._update_reading()
 
     def resume_writing(self) -> None:
-        if self._is_write_paused:
-            self._is_write_paused = False
-            self._server.on_behind(False)
+        self._catch_up()
         self.try_again()
+
+    def _fall_behind(self) -> None:
+        """Count what the client does not take, and cut it if all those that are behind hold too
+        much."""
+        transport = self._transport
+        if transport is None:
+            return
+        unsent_bytes = transport.get_write_buffer_size()
+        if self._server.on_unsent(self._unsent_bytes, unsent_bytes):
+            self._unsent_bytes = unsent_bytes
+            return
+        self._unsent_bytes = 0
+        peer = transport.get_extra_info("peername")
+        _log.warning("bookie_slow_client_cut", peer=str(peer))
+        self.close(abort=True)
+
+    def _catch_up(self) -> None:
+        self._is_write_paused = False
+        unsent_bytes, self._unsent_bytes = self._unsent_bytes, 0
+        self._server.on_unsent(unsent_bytes, 0)
 
     def try_again(self) -> None:
         """Handle the waiting frames, and resume reading, if both are possible now."""
@@ -295,6 +321,8 @@ class BookieConnection(asyncio.Protocol):
         if self._transport is not None:
             self._server.metrics.sent_bytes += len(data)
             self._transport.write(data)
+            if self._is_write_paused:
+                self._fall_behind()
 
     def close(self, *, abort: bool) -> None:
         """End the connection; waiting frames are dropped and never answered."""

@@ -449,8 +449,9 @@ class BookieSettings(LinkSettings):
         default=512 << 20,
         ge=1 << 10,
         le=64 << 30,
-        description="Unsent reply bytes of all connections together; above it the next client that "
-        "falls behind by connection_buffer_bytes_max is disconnected.",
+        description="Unsent reply bytes of all connections that are behind by "
+        "connection_buffer_bytes_max; above it the next client that falls behind, or further "
+        "behind, is disconnected.",
     )
     turn_bytes_max: int = Field(
         default=512 << 10,

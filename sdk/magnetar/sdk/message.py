@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Generic, Protocol, cast
 
 from typing_extensions import TypeVar
@@ -37,6 +38,22 @@ class Entry(Protocol):
     def first_chunk(self) -> MessageId | None: ...
     @property
     def round(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntryHead:
+    """What messages need to know of their entry, without its payload."""
+
+    topic: str
+    ledger_id: int
+    entry_id: int
+    partition: int
+    batch_size: int
+    redelivery_count: int
+    metadata: MessageMetadata
+    schema: Schema[object] | None
+    first_chunk: MessageId | None
+    round: object
 
 
 class Message(Generic[T_co]):
@@ -218,3 +235,22 @@ class Message(Generic[T_co]):
     @property
     def _own(self) -> MessageMetadata | SingleMessageMetadata:
         return self._entry.metadata if self._single is None else self._single
+
+
+def detached(message: Message[T_co]) -> Message[T_co]:
+    """Return a copy of a message that does not keep its entry's payload, perhaps a large batch, in
+    memory."""
+    entry = message._entry
+    head = EntryHead(
+        topic=entry.topic,
+        ledger_id=entry.ledger_id,
+        entry_id=entry.entry_id,
+        partition=entry.partition,
+        batch_size=entry.batch_size,
+        redelivery_count=entry.redelivery_count,
+        metadata=entry.metadata,
+        schema=entry.schema,
+        first_chunk=entry.first_chunk,
+        round=entry.round,
+    )
+    return Message(message.data, head, message._index, message._single)

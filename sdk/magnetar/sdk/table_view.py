@@ -20,7 +20,7 @@ from typing import Protocol
 
 from magnetar.sdk.closing import Closing
 from magnetar.sdk.errors import AlreadyClosedError, CorruptMessageError, SdkError, TooSlowError
-from magnetar.sdk.message import Message
+from magnetar.sdk.message import Message, detached
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.reader import Reader
 from magnetar.sdk.settings import ReaderSettings
@@ -188,11 +188,13 @@ class TableView(Mapping[str | bytes, bytes], Closing):
             _log.warning("table_view_message_corrupt topic=%s: %s", reader.topic, error)
 
     def _take(self, messages: list[Message]) -> None:
-        for message in messages:
-            self._read_to[message.topic] = message.message_id
-            key = message.given_key
+        for received in messages:
+            self._read_to[received.topic] = received.message_id
+            key = received.given_key
             if key is None:
                 continue
+            # Kept as received, each key would keep the whole batch of its newest message.
+            message = detached(received)
             if message.is_null or not message.data:
                 gone = self._messages.pop(key, None) is not None
                 change = Change(key, None, message) if gone else None

@@ -17,6 +17,7 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import Table
 
 from magnetar.arrow.errors import CatalogError, DataLossError
+from magnetar.arrow.iceberg import watermark
 from magnetar.arrow.iceberg.archive_rows import archive_fields
 from magnetar.arrow.iceberg.archiving import undecoded_name
 from magnetar.arrow.stored.slices import ValueSchema
@@ -478,6 +479,34 @@ def test_old_snapshots_go_with_their_files(lake: Lake, client: pulsar.Client, to
     stored = {str(each) for each in (lake.directory / "warehouse").rglob("*.parquet")}
     assert stored <= needed
     assert values_of(lake) == numbered(120)
+
+
+def test_a_deleted_topic_leaves_a_large_watermark_and_comes_back_whole(
+    lake: Lake, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watermark, "MARKS_PRUNED_ABOVE", 1)
+    pair = [topic, f"{topic}-other"]
+    for each in pair:
+        publish_to(client, each, numbered(10))
+    lake.archive_here(",".join(pair))
+    admin(lake.server, "DELETE", f"{topic_path(topic).removeprefix('/admin/v2/')}?force=true")
+    publish_to(client, pair[1], numbered(10, 10))
+    lake.archive_here(",".join(pair))
+    assert list(marks_of(lake.table())) == pair[1:]
+    publish_to(client, topic, numbered(10, 20))
+    lake.archive_here(",".join(pair))
+    assert sorted(values_of(lake)) == sorted([*numbered(10), *numbered(30)])
+
+
+def test_no_more_snapshots_are_kept_than_have_room_for_their_watermarks(
+    lake: Lake, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watermark, "WATERMARKS_BYTES_MAX", 1)
+    for part in range(14):
+        publish_to(client, topic, numbered(10, part * 10))
+        lake.archive_here(topic)
+    assert len(lake.table().snapshots()) <= 12
+    assert values_of(lake) == numbered(140)
 
 
 def test_what_is_archived_is_held_no_longer(lake: Lake, client: pulsar.Client, topic: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyroaring import BitMap64
 
 from magnetar.bookie.bookie import Bookie
+from magnetar.bookie.gc.garbage_collector import RoundReport
 from magnetar.bookie.gc.gc_preview import preview_logs, survey_all
 from magnetar.ledger.ledger_manager import LedgerManager, VersionedLedger
 from magnetar.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -207,6 +208,41 @@ async def test_b12_surplus_ledgers_go_unless_they_are_being_copied(cluster: Clus
         await cluster.store.delete(lock_path("/ledgers", copied))
         assert await bookie.gc.collect_surplus() == 1
         await check_readable(client, ours)
+
+
+async def test_equal_requests_that_wait_share_a_round(cluster: Cluster) -> None:
+    async with cluster.bookie() as (bookie, _):
+        before = bookie.metrics.gc.rounds
+        cancelled = asyncio.ensure_future(bookie.gc.force(major=True))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(
+            *(bookie.gc.force(major=True) for _ in range(50)),
+            *(bookie.gc.force(major=False) for _ in range(50)),
+        )
+        # The round of the cancelled request may have begun before the others asked.
+        assert bookie.metrics.gc.rounds - before in (2, 3)
+
+
+async def test_a_request_during_a_round_gets_another_round(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.bookie() as (bookie, client):
+        ledgers = await cluster.fill(bookie, client)
+        for ledger_id in ledgers[:3]:
+            await cluster.manager.delete(ledger_id)
+        before = bookie.metrics.gc.rounds
+        later: list[asyncio.Future[RoundReport]] = []
+
+        def allows(directory: str, use: object) -> bool:
+            if not later:
+                later.append(bookie.gc.request(major=True))
+            return True
+
+        monkeypatch.setattr(bookie.disks, "allows", allows)
+        await bookie.gc.force(major=True)
+        await later[0]
+        assert bookie.metrics.gc.rounds - before == 2
 
 
 async def test_rounds_run_by_themselves(cluster: Cluster) -> None:

@@ -99,14 +99,20 @@ def test_blocks_are_planned_in_the_order_in_which_they_came(
         assert run.packets_bytes <= bytes_max or run.entries == 1
 
 
-@example([[0], [1]], 0)
-@given(st.lists(id_sets, min_size=1, max_size=8), st.integers(0, 45))
+@example([[0], [1]], 2, 0)
+@example([[3], [1], [2]], 3, 2)
+@given(st.lists(id_sets, min_size=1, max_size=8), st.integers(1, 8), st.integers(0, 45))
 def test_the_newest_run_is_found_and_nothing_newer_lies_below_the_ceiling(
-    blocks: list[list[int]], entry_id: int
+    blocks: list[list[int]], older: int, entry_id: int
 ) -> None:
-    runs = LedgerRuns()
+    """The first `older` blocks are in a buffer that takes over the next one, as after a flush that
+    failed."""
+    runs, next_runs = LedgerRuns(), LedgerRuns()
     for version, ids in enumerate(blocks):
-        runs.append(block_run(make_block(7, ids, bytes([version])), ids), 0)
+        run = block_run(make_block(7, ids, bytes([version])), ids)
+        (runs if version < older else next_runs).append(run, 0)
+    if next_runs.runs:
+        runs.extend(next_runs)
     holding = [version for version, ids in enumerate(blocks) if entry_id in ids]
     found, ceiling = runs.find(entry_id)
     newest = max(holding, default=-1)
@@ -114,7 +120,7 @@ def test_the_newest_run_is_found_and_nothing_newer_lies_below_the_ceiling(
     if found is not None:
         assert found is runs.runs[newest]
     newer = (i for ids in blocks[newest + 1 :] for i in ids if i > entry_id)
-    assert ceiling <= min(newer, default=ENTRY_ID_MAX)
+    assert entry_id < ceiling <= min(newer, default=ENTRY_ID_MAX)
     assert runs.last == max(map(max, blocks))
 
 

@@ -30,51 +30,34 @@ class Found(NamedTuple):
     run: PacketRun | None
     """The newest run that holds the entry; None if the buffer has none."""
     ceiling: int
-    """The smallest id above the entry that a newer run of this buffer holds.
+    """An id above the entry, and at most the smallest one that a newer run of this buffer holds.
 
     Only ids below it may be read from `run`, or from anything older than this buffer.
     """
 
 
-class LedgerRuns:
-    """The runs of one ledger in the order in which they were added."""
+class _Layer:
+    """Runs of one ledger, each above all that were added before it to this layer."""
 
-    __slots__ = ("_firsts", "arrivals", "ascending", "last", "runs", "size_bytes")
+    __slots__ = ("_firsts", "last", "runs")
 
     def __init__(self) -> None:
         self.runs: list[PacketRun] = []
-        self.arrivals = array("Q")
-        """Number of each run in the order of arrival, over all ledgers of the buffer."""
         self._firsts: list[int] = []
-        self.ascending = True
-        """Whether every run lies above all earlier ones, which is the normal case."""
         self.last = -1
-        self.size_bytes = 0
 
-    def append(self, run: PacketRun, size_bytes: int, arrival: int = 0) -> None:
-        if run.first > self.last:
-            self.last = run.last
-        else:
-            self.ascending = False
-            self.last = max(self.last, run.last)
+    def append(self, run: PacketRun) -> None:
+        self.last = run.last
         self.runs.append(run)
-        self.arrivals.append(arrival)
         self._firsts.append(run.first)
-        self.size_bytes += size_bytes
 
-    def extend(self, newer: "LedgerRuns") -> None:
-        """Add all runs of a newer buffer, whose arrival numbers continue those here."""
-        if not newer.ascending or newer.runs[0].first <= self.last:
-            self.ascending = False
-        self.last = max(self.last, newer.last)
-        self.runs.extend(newer.runs)
-        self.arrivals.extend(newer.arrivals)
-        self._firsts.extend(newer._firsts)
-        self.size_bytes += newer.size_bytes
+    def extend(self, above: "_Layer") -> None:
+        """Add the runs of a layer that lies above this one."""
+        self.last = above.last
+        self.runs.extend(above.runs)
+        self._firsts.extend(above._firsts)
 
     def find(self, entry_id: int) -> Found:
-        if not self.ascending:
-            return self._find_newest(entry_id)
         if entry_id > self.last:
             return _NOTHING
         after = bisect_right(self._firsts, entry_id)
@@ -87,13 +70,82 @@ class LedgerRuns:
                 return Found(None, run.next_held(entry_id))
         return Found(None, next_first)
 
-    def _find_newest(self, entry_id: int) -> Found:
+
+class LedgerRuns:
+    """The runs of one ledger in the order in which they were added, and in layers.
+
+    Usually every run lies above all earlier ones, and one layer has them all. A run that does not,
+    for example of a recovery that writes entries back, gets into a later layer: the first one for
+    which the run lies above everything in it and in the layers after it. So where runs of two
+    layers overlap, the later layer has the newer run.
+
+    Finding an entry costs one bisection per layer. A search of the runs one by one would make a
+    long read quadratic, on the event loop, after a single repeated add.
+    """
+
+    __slots__ = ("_layers", "arrivals", "last", "runs", "size_bytes")
+
+    def __init__(self) -> None:
+        self.runs: list[PacketRun] = []
+        self.arrivals = array("Q")
+        """Number of each run in the order of arrival, over all ledgers of the buffer."""
+        self._layers = [_Layer()]
+        self.last = -1
+        self.size_bytes = 0
+
+    @property
+    def ascending(self) -> bool:
+        """Whether every run lies above all earlier ones, which is the normal case."""
+        return len(self._layers) == 1
+
+    def append(self, run: PacketRun, size_bytes: int, arrival: int = 0) -> None:
+        self._place(run)
+        self.runs.append(run)
+        self.arrivals.append(arrival)
+        self.size_bytes += size_bytes
+
+    def extend(self, newer: "LedgerRuns") -> None:
+        """Add all runs of a newer buffer, whose arrival numbers continue those here."""
+        if newer.runs[0].first > self.last and newer.ascending:
+            self._layers[0].extend(newer._layers[0])
+            self.last = newer.last
+        else:
+            for run in newer.runs:
+                self._place(run)
+        self.runs.extend(newer.runs)
+        self.arrivals.extend(newer.arrivals)
+        self.size_bytes += newer.size_bytes
+
+    def _place(self, run: PacketRun) -> None:
+        """Add a run to its layer."""
+        layers = self._layers
+        if run.first > self.last:
+            self.last = run.last
+            layers[0].append(run)
+            return
+        self.last = max(self.last, run.last)
+        at = len(layers)
+        while layers[at - 1].last < run.first:
+            at -= 1
+        if at == len(layers):
+            layers.append(_Layer())
+        layers[at].append(run)
+
+    def find(self, entry_id: int) -> Found:
+        if len(self._layers) == 1:
+            return self._layers[0].find(entry_id)
         ceiling = ENTRY_ID_MAX
-        for run in reversed(self.runs):
-            if run.holds(entry_id):
-                return Found(run, ceiling)
-            ceiling = min(ceiling, run.next_held(entry_id))
+        for layer in reversed(self._layers):
+            found = layer.find(entry_id)
+            ceiling = min(ceiling, found.ceiling)
+            if found.run is not None:
+                # Newer runs of earlier layers lie above the whole run.
+                return Found(found.run, min(ceiling, found.run.last + 1))
         return Found(None, ceiling)
+
+    def drop_layers(self) -> None:
+        """Drop the references of the layers to the runs, which are not found any more."""
+        self._layers = [_Layer()]
 
 
 _NOTHING = Found(None, ENTRY_ID_MAX)
@@ -185,6 +237,7 @@ class WriteBuffer:
             pause()
         while self.ledgers:
             _, runs = self.ledgers.popitem()
+            runs.drop_layers()  # they would keep what is popped below
             while runs.runs:
                 runs.runs.pop()
                 pause()

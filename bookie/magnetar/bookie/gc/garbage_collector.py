@@ -56,11 +56,12 @@ class RoundReport:
     """Why parts of the round failed or were put off."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Forced:
     kind: CompactionKind
     accept_vanished: bool
     done: "asyncio.Future[RoundReport]"
+    has_begun: bool = False
 
 
 class GarbageCollector:
@@ -152,12 +153,16 @@ class GarbageCollector:
         Raises:
             StorageClosedError: the bookie is stopping.
         """
-        return await self.request(major=major, accept_vanished=accept_vanished)
+        # The future may be shared: a caller that is cancelled must not cancel it for the others.
+        return await asyncio.shield(self.request(major=major, accept_vanished=accept_vanished))
 
     def request(
         self, *, major: bool, accept_vanished: bool = False
     ) -> "asyncio.Future[RoundReport]":
         """Request a round as `force` does, for callers that need not wait for it.
+
+        Equal requests that wait share one round, so that at most four rounds wait. A round that has
+        begun is not shared: it may already have looked at what the caller means.
 
         Raises:
             StorageClosedError: the bookie is stopping.
@@ -165,6 +170,12 @@ class GarbageCollector:
         if self._is_closing or self._worker is None:
             raise StorageClosedError("garbage collection does not run")
         kind = CompactionKind.MAJOR if major else CompactionKind.MINOR
+        for forced in self._forced:
+            if not forced.has_begun and (forced.kind, forced.accept_vanished) == (
+                kind,
+                accept_vanished,
+            ):
+                return forced.done
         done: asyncio.Future[RoundReport] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_seen)
         self._forced.append(_Forced(kind, accept_vanished, done))
@@ -197,6 +208,7 @@ class GarbageCollector:
             await self._wait(schedule.wait_s(clock.monotonic_s()) if interval_s > 0 else None)
             if self._forced:
                 forced = self._forced[0]
+                forced.has_begun = True
                 report = await self._round(schedule, forced.kind, forced.accept_vanished)
                 del self._forced[0]  # only now: a stop fails the requests that still wait
                 if not forced.done.done():

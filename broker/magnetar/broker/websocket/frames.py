@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from sys import getsizeof
 from typing import Any, Final
 
 from magnetar.broker.websocket.encryption import Encoding, context_of, parse_encoding
@@ -23,6 +24,9 @@ from magnetar.sdk.wire.errors import MalformedPayloadError
 LONG_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+
+_PROPERTY_COST_BYTES = 128
+"""Memory of a property beside its two texts: its places in the frame's dict and the metadata."""
 
 END_OF_TOPIC: Final = {
     True: b'{"endOfTopic":true}',
@@ -48,6 +52,19 @@ class Publish:
     deliver_after_ms: int | None = None
     replicate_to: tuple[str, ...] = field(default=())
     encoding: Encoding | None = None
+    held_bytes: int = field(init=False, compare=False)
+    """Memory that it takes until it is confirmed: the payload, and all texts of the frame, which
+    can be far larger."""
+
+    def __post_init__(self) -> None:
+        texts = [each for each in (self.context, self.key, *self.replicate_to) if each is not None]
+        for pair in (self.properties or {}).items():
+            texts += pair
+        held_bytes = len(self.payload) + sum(map(getsizeof, texts))
+        held_bytes += _PROPERTY_COST_BYTES * len(self.properties or {})
+        if self.encoding is not None:
+            held_bytes += len(self.encoding.param)
+        object.__setattr__(self, "held_bytes", held_bytes)
 
 
 class CommandType(Enum):

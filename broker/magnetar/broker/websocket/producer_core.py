@@ -83,7 +83,7 @@ class ProducerCore:
             self._answers.append(send_error_frame(error.code, error.text, error.context))
             return None
         self._messages += 1
-        self._bytes += len(publish.payload)
+        self._bytes += publish.held_bytes
         return publish
 
     def on_outcome(
@@ -91,7 +91,7 @@ class ProducerCore:
     ) -> None:
         """Record that a publish was stored or failed."""
         self._messages -= 1
-        self._bytes -= len(publish.payload)
+        self._bytes -= publish.held_bytes
         if message_id is not None:
             answer = receipt_frame(message_id, publish.context)
         else:

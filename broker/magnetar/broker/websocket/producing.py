@@ -137,8 +137,8 @@ class ProducerSession:
         if publish is None:
             self._answer_soon()
             return
-        self._links.budget.take(len(publish.payload))
-        self._budgeted_bytes += len(publish.payload)
+        self._links.budget.take(publish.held_bytes)
+        self._budgeted_bytes += publish.held_bytes
         producer = self._producers[self._router.choose(publish.key, len(self._producers))]
         on_sent = partial(self._on_outcome, publish)
         due_ms = deliver_at_ms(publish, self._clock.wall_ms())
@@ -185,7 +185,7 @@ class ProducerSession:
         self, publish: Publish, message_id: MessageId | None, error: SdkError | None
     ) -> None:
         self._core.on_outcome(publish, message_id, error)
-        self._give_back(len(publish.payload))
+        self._give_back(publish.held_bytes)
         if message_id is not None:
             self.traffic.messages += 1
             self.traffic.payload_bytes += len(publish.payload)

@@ -40,11 +40,14 @@ from magnetar.arrow.iceberg.evolution import stored_schema, with_dropped_fields
 from magnetar.arrow.iceberg.iceberg_table import IcebergTable, Surroundings
 from magnetar.arrow.iceberg.watermark import (
     Mark,
+    Watermark,
     check_kept,
     is_archived,
     lag_of,
     mark_at,
     merged,
+    pruned,
+    snapshots_max,
     start_of,
 )
 from magnetar.arrow.stored.column_names import TOPIC
@@ -380,7 +383,8 @@ class Archiver:
         marks = merged(self._head.watermark, batch.marks)
         if marks == self._head.watermark:
             return
-        undecoded = self._add_undecoded(batch, marks)
+        marks = self._pruned(marks, plan)
+        undecoded = self._add_undecoded(batch, marks, plan)
         rows = pa.Table.from_batches(batch.rows, None if batch.rows else _BASE_COLUMNS)
         self._head = self._append(self._table, rows, marks, self._head)
         self._release(batch.marks, plan.states)
@@ -400,7 +404,12 @@ class Archiver:
             self._upkeep_at = self.progress.commits + _COMMITS_PER_UPKEEP
             self._keep_up(files_min=self._settings.files_min)
 
-    def _add_undecoded(self, batch: _Batch, marks: Mapping[str, Mark]) -> int:
+    def _pruned(self, marks: Watermark, plan: _Plan) -> dict[str, Mark]:
+        return pruned(
+            marks, plan.states, self._driver.selects, allows_loss=self._settings.allows_loss
+        )
+
+    def _add_undecoded(self, batch: _Batch, marks: Watermark, plan: _Plan) -> int:
         """Add the undecoded rows that the second table lacks; return their number."""
         known = self._undecoded_head.watermark
         rows = _not_archived(batch.undecoded, known)
@@ -411,7 +420,10 @@ class Archiver:
             known = self._undecoded_head.watermark
             rows = _not_archived(rows, known)
         self._undecoded_head = self._append(
-            self._undecoded, undecoded_table(rows), merged(known, marks), self._undecoded_head
+            self._undecoded,
+            undecoded_table(rows),
+            self._pruned(merged(known, marks), plan),
+            self._undecoded_head,
         )
         return len(rows)
 
@@ -453,11 +465,12 @@ class Archiver:
         Raises:
             TableBusyError: another archiver has moved the watermark.
         """
-        for table in (self._table, self._undecoded):
+        heads = ((self._table, self._head), (self._undecoded, self._undecoded_head))
+        for table, head in heads:
             if not table.is_there:
                 continue
             try:
-                self._keep_up_table(table, files_min)
+                self._keep_up_table(table, head.watermark, files_min)
             except CatalogError as error:
                 _log.warning("%s; it is tried again later", error)
         found = self._table.load()
@@ -467,7 +480,7 @@ class Archiver:
         self._head = found
         self._undecoded_head = self._undecoded.load()
 
-    def _keep_up_table(self, table: IcebergTable, files_min: int) -> None:
+    def _keep_up_table(self, table: IcebergTable, marks: Watermark, files_min: int) -> None:
         settings = self._settings
         row_bytes = self._row_bytes.get(table.name)
         if row_bytes is not None:
@@ -482,7 +495,7 @@ class Archiver:
         expiry = ExpiryLimits(
             age_ms=int(settings.snapshot_age_s * 1_000),
             count_min=SNAPSHOTS_MIN,
-            count_max=SNAPSHOTS_MAX,
+            count_max=snapshots_max(marks, most=SNAPSHOTS_MAX),
             at_once_max=_EXPIRED_AT_ONCE_MAX,
         )
         table.expire(expiry, now_ms=self._world.wall_ms())

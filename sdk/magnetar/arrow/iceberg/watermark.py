@@ -10,7 +10,7 @@ exist.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from magnetar.arrow.errors import DataLossError, TableError
@@ -22,6 +22,14 @@ from magnetar.sdk.message_id import MessageId
 WATERMARK_TOPICS_MAX = 10_000
 """Most topics and partitions of one table. Each snapshot repeats them all, some 60 bytes a
 topic."""
+
+WATERMARKS_BYTES_MAX = 32 << 20
+"""Most bytes of the watermarks of all snapshots together, about. Each commit reads and writes
+them."""
+
+MARKS_PRUNED_ABOVE = 1_000
+"""Number of marks above which those of deleted topics leave the watermark. A small watermark keeps
+them: a topic of the same name with older ledgers, as in another cluster, is then refused."""
 
 _HINT = "start the job with --allow-loss to go on with what is left"
 
@@ -101,6 +109,39 @@ def merged(one: Watermark, other: Watermark) -> dict[str, Mark]:
         if topic not in result or result[topic].place < mark.place:
             result[topic] = mark
     return result
+
+
+def snapshots_max(marks: Watermark, *, most: int) -> int:
+    """Return how many snapshots a table may keep, at most `most`, as each repeats the watermark."""
+    return min(most, WATERMARKS_BYTES_MAX // len(encode_watermark(marks)))
+
+
+def pruned(
+    marks: Watermark,
+    states: Mapping[str, TopicState],
+    selects: Callable[[str], bool],
+    *,
+    allows_loss: bool,
+) -> dict[str, Mark]:
+    """Return the marks without those of deleted topics, if there are many marks.
+
+    Otherwise the topics of a table's whole life would have to fit into one watermark. A topic that
+    is created again has new ledgers, and is archived from its beginning.
+
+    Args:
+        states: all topics that exist, of those that are selected.
+        selects: whether the job archives a topic. Nothing is known of other topics.
+        allows_loss: whether marks with entries left after them, which are lost, may leave too.
+    """
+    if len(marks) <= MARKS_PRUNED_ABOVE:
+        return dict(marks)
+
+    def is_kept(topic: str, mark: Mark) -> bool:
+        state = states.get(topic)
+        is_deleted = (state is None or not state.is_there) and selects(topic)
+        return not is_deleted or (mark.entries_left > 0 and not allows_loss)
+
+    return {topic: mark for topic, mark in marks.items() if is_kept(topic, mark)}
 
 
 def is_archived(marks: Watermark, topic: str, *, ledger_id: int, entry_id: int) -> bool:

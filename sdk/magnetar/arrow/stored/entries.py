@@ -7,6 +7,7 @@ message has lost its beginning.
 """
 
 import base64
+import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -20,6 +21,8 @@ from magnetar.sdk.wire.compression import decompress
 from magnetar.sdk.wire.errors import SdkError
 from magnetar.sdk.wire.frames import split_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -57,6 +60,12 @@ class EntryRows:
         self._chunks: dict[str, dict[int, bytes]] = {}
         """Messages whose last chunk has not come: id -> number of the chunk -> its body."""
         self._chunk_bytes = 0
+        self._has_searched = False
+        """Whether a search went through all entries before some entry of the slice, in vain."""
+        self._findable: set[int] = set()
+        """Hashes of the ids of the messages of which that search has seen chunks, and of those
+        whose chunks were dropped since the slice began."""
+        self._has_told = False
 
     def add(
         self,
@@ -235,6 +244,7 @@ class EntryRows:
             # Producers that died between two chunks leave them behind. The oldest are dropped, and
             # fetched again if their message ends after all.
             oldest = next(iter(self._chunks))
+            self._findable.add(hash(oldest))
             self._chunk_bytes -= sum(map(len, self._chunks.pop(oldest).values()))
         return None
 
@@ -243,15 +253,24 @@ class EntryRows:
     ) -> None:
         """Look for missing chunks before the slice, or among those that were dropped.
 
+        A search in vain reads a great many entries. It remembers the messages that have chunks
+        there, so that the next messages without a beginning are not searched for.
+
         Raises:
             CorruptDataError: the message is larger than the limit for chunked messages.
         """
         count = last.num_chunks_from_msg
         if len(chunks) == count:
             return
+        if self._has_searched and hash(last.uuid) not in self._findable:
+            self._tell_left_out(ledger_id, entry_id)
+            return
         size = sum(map(len, chunks.values()))
+        seen: set[int] = set()
         for payload in self._fetch_before(ledger_id, entry_id):
             metadata, body_at = split_payload(payload)
+            if metadata.uuid:
+                seen.add(hash(metadata.uuid))
             if metadata.uuid == last.uuid and metadata.num_chunks_from_msg == count:
                 if metadata.chunk_id == count - 1:
                     return  # the message ended there; this chunk was stored a second time
@@ -274,6 +293,17 @@ class EntryRows:
                 and metadata.sequence_id < last.sequence_id
             ):
                 return  # an earlier message of the producer: the first chunk was never stored
+        self._findable |= seen
+        self._has_searched = True
+
+    def _tell_left_out(self, ledger_id: int, entry_id: int) -> None:
+        if not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "%s: message %d:%d is left out, and perhaps others after it: it is the end of a "
+                "message in chunks, and its beginning was never stored, or is gone",
+                *(self._topic, ledger_id, entry_id),
+            )
 
 
 def _rows_of(

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from magnetar.arrow.errors import DataLossError, TableError
 from magnetar.arrow.iceberg.watermark import (
+    MARKS_PRUNED_ABOVE,
     WATERMARK_TOPICS_MAX,
+    WATERMARKS_BYTES_MAX,
     Mark,
     check_kept,
     encode_watermark,
@@ -17,6 +19,8 @@ from magnetar.arrow.iceberg.watermark import (
     mark_at,
     merged,
     parse_watermark,
+    pruned,
+    snapshots_max,
     start_of,
 )
 from magnetar.arrow.stored.offsets import BEFORE_FIRST
@@ -142,3 +146,43 @@ def test_a_loss_is_told_in_one_line(
     with pytest.raises(DataLossError, match=line) as raised:
         check_kept(TOPIC, found, mark, stands_at)
     assert "\n" not in str(raised.value)
+
+
+def many(count: int) -> dict[str, Mark]:
+    return {f"{TOPIC}-{number}": Mark(7, number) for number in range(count)}
+
+
+@pytest.mark.parametrize("topics", [1, 100, 1_000, WATERMARK_TOPICS_MAX])
+def test_the_watermarks_of_all_snapshots_fit_into_their_bound(topics: int) -> None:
+    found = snapshots_max(many(topics), most=1_000)
+    assert 10 <= found <= 1_000
+    assert found * len(encode_watermark(many(topics))) <= WATERMARKS_BYTES_MAX
+    assert found == 1_000 or topics > 100
+
+
+def test_marks_of_deleted_topics_leave_a_large_watermark() -> None:
+    """So short-lived topics never fill a table."""
+    marks = many(MARKS_PRUNED_ABOVE + 1)
+    there = f"{TOPIC}-5"
+    states = {there: state(10), f"{TOPIC}-6": TopicState(TOPIC, 6, is_there=False)}
+    assert pruned(marks, states, lambda _: True, allows_loss=False) == {there: marks[there]}
+
+
+def test_a_small_watermark_keeps_the_marks_of_deleted_topics() -> None:
+    marks = many(MARKS_PRUNED_ABOVE)
+    assert pruned(marks, {}, lambda _: True, allows_loss=True) == marks
+
+
+def test_marks_of_topics_that_the_job_does_not_select_stay() -> None:
+    marks = many(MARKS_PRUNED_ABOVE + 1)
+    others = {topic: mark for topic, mark in marks.items() if topic.endswith("7")}
+    assert pruned(marks, {}, lambda topic: topic not in others, allows_loss=True) == others
+
+
+@pytest.mark.parametrize("allows_loss", [False, True])
+def test_a_mark_with_lost_entries_after_it_leaves_only_if_loss_is_allowed(
+    *, allows_loss: bool
+) -> None:
+    marks = many(MARKS_PRUNED_ABOVE) | {TOPIC: Mark(7, 3, entries_left=2)}
+    found = pruned(marks, {}, lambda _: True, allows_loss=allows_loss)
+    assert found == ({} if allows_loss else {TOPIC: marks[TOPIC]})

@@ -219,10 +219,57 @@ def test_a_message_that_never_began_is_looked_for_up_to_the_one_before_it() -> N
     assert taken == before[:4]
 
 
-def _chunk(number: int, of: int, body: bytes) -> dict[str, Any]:
+class Before:
+    """Many entries before a slice, as a search gets them."""
+
+    def __init__(self, *nearest_first: bytes) -> None:
+        others = [stored(b"x", producer_name=f"q-{number}", sequence_id=0) for number in range(100)]
+        self.entries = [*others, *nearest_first, *others]
+        self.fetched = 0
+
+    def fetch(self, _ledger_id: int, _entry_id: int) -> Iterator[bytes]:
+        for each in self.entries:
+            self.fetched += 1
+            yield each
+
+
+def _end(of: str) -> dict[str, Any]:
+    """The last chunk of a message of a producer that stored nothing else."""
+    return {**_chunk(1, 2, b"end", uuid=of), "producer_name": of}
+
+
+def test_one_search_in_vain_does_for_all_ends_without_a_beginning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = Before()
+    rows = Rows(before.fetch)
+    for number in range(50):
+        rows.add(number, **_end(f"u-{number}"))
+    rows.add(50, b"whole", publish_time=1)
+    assert column(rows.take(), "value") == [b"whole"]
+    assert before.fetched == len(before.entries)
+    assert len(caplog.messages) == 1
+
+
+def test_a_search_in_vain_takes_no_message_away() -> None:
+    """Of one message, the beginning is before the slice; of another one, it was dropped since."""
+    begun = {**_chunk(0, 2, b"begun, ", uuid="begun"), "producer_name": "begun"}
+    before = Before(stored(**begun))
+    rows = Rows(before.fetch)
+    rows.add(0, **_end("never begun"))
+    rows.add(1, **_end("begun"))
+    dropped = {**_chunk(0, 2, b"dropped, ", uuid="dropped"), "producer_name": "dropped"}
+    rows.add(2, **dropped)
+    before.entries.insert(0, stored(**dropped))
+    rows.add(3, **_chunk(0, 2, bytes(1 << 20), uuid="large"))
+    rows.add(4, **_end("dropped"))
+    assert column(rows.take(), "value") == [b"begun, end", b"dropped, end"]
+
+
+def _chunk(number: int, of: int, body: bytes, *, uuid: str = "u") -> dict[str, Any]:
     return {
         "body": body,
-        "uuid": "u",
+        "uuid": uuid,
         "chunk_id": number,
         "num_chunks_from_msg": of,
         "sequence_id": 5,

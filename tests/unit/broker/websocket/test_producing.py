@@ -107,6 +107,41 @@ async def test_what_one_has_under_way_holds_up_all_until_half_of_it_is_stored() 
     assert len(one.socket.answers) == 2
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"key": "k" * 200},
+        {"context": "c" * 200},
+        {"properties": {"name": "v" * 200}},
+        {"properties": {str(number): "" for number in range(10)}},
+        {"replicationClusters": ["west" * 50]},
+    ],
+    ids=["key", "context", "property", "properties", "clusters"],
+)
+async def test_what_a_frame_holds_beside_its_payload_counts(frame: dict[str, Any]) -> None:
+    budget = PublishBudget(100)
+    one = Client(budget)
+    one.publish_frame(**frame)
+    assert one.socket.is_held
+    one.stored()
+    await settle()
+    assert (one.socket.is_held, budget.pending_bytes) == (False, 0)
+
+
+async def test_properties_fill_the_bound_of_a_session() -> None:
+    client = Client(PublishBudget(1 << 40))
+    properties = {f"name-{number}": "value" for number in range(10_000)}
+    frames = 0
+    while not client.socket.is_held:
+        client.publish_frame(properties=properties)
+        frames += 1
+    assert frames < 10
+    for _ in range(frames):
+        client.stored()
+    await settle()
+    assert not client.socket.is_held
+
+
 async def test_a_session_that_ends_gives_back_what_nobody_will_tell_of() -> None:
     budget = PublishBudget(100)
     one, other = Client(budget), Client(budget)

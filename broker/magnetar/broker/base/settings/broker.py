@@ -956,7 +956,8 @@ class BrokerSettings(
     compaction_bytes_per_s: int = Field(
         default=32 * _MIB,
         ge=0,
-        description="Bytes per second that a pass of a compaction reads; 0 = no limit.",
+        description="Uncompressed bytes per second that a pass of a compaction reads; 0 = no "
+        "limit.",
     )
     compaction_retains_keyless: bool = Field(
         default=False, description="Whether messages without a key survive a compaction."

@@ -43,6 +43,12 @@ from magnetar.ledger.position import EARLIEST, Position
 _KEY_COST_BYTES = 320
 """Memory of one key beside its characters: its position, and its share of the table."""
 
+_WORK_PER_TURN_BYTES = 1 << 20
+"""Decompressed bytes after which a pass lets other tasks run: some milliseconds of work."""
+
+_MESSAGE_WORK_BYTES = 2_048
+"""Work of decoding one message, as the number of bytes that are decompressed in that time."""
+
 
 class NewestMessages:
     """The newest message of each key, within a limit on memory."""
@@ -172,6 +178,10 @@ class Source:
         self._clock = clock
         self._pace = Pace(settings.compaction_bytes_per_s)
         self._check = check
+        self._unpaid_bytes = 0
+        """Bytes that decompression added, and that the pace does not include yet."""
+        self._work_bytes = 0
+        """Work since other tasks could run."""
 
     async def portions(self) -> AsyncIterator[Portion]:
         """Yield all entries up to the horizon.
@@ -216,10 +226,36 @@ class Source:
             await self._wait(portion)
             yield portion
 
+    async def pause_after(self, entry: bytes, opened: OpenedEntry) -> None:
+        """Account for an entry that a pass has worked on; let other tasks run if it is time to.
+
+        A portion of compressed batches can hold a hundred times its bytes, in more messages than
+        the event loop may wait for.
+
+        Raises:
+            CompactionStoppedError: the compaction must stop.
+        """
+        added_bytes = max(0, self._decompressed_bytes(opened) - len(entry))
+        self._unpaid_bytes += added_bytes
+        self._work_bytes += len(entry) + added_bytes
+        self._work_bytes += _MESSAGE_WORK_BYTES * max(1, len(opened.items))
+        if self._work_bytes >= _WORK_PER_TURN_BYTES:
+            await self._wait(())
+
+    def _decompressed_bytes(self, opened: OpenedEntry) -> int:
+        """Return the bytes that decoding an entry has decompressed; 0 for none."""
+        metadata = opened.metadata
+        if not metadata.HasField("num_messages_in_batch") or metadata.encryption_keys:
+            return 0
+        size = int(metadata.uncompressed_size) if metadata.compression else 0
+        return size if size <= self._settings.compaction_batch_bytes_max else 0
+
     async def _wait(self, portion: Portion) -> None:
+        """Let other tasks run, for as long as the rate limit asks for."""
         self._check()
-        size_bytes = sum(len(entry) for _, entry in portion)
+        size_bytes = self._unpaid_bytes + sum(len(entry) for _, entry in portion)
         await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic_s()))
+        self._unpaid_bytes = self._work_bytes = 0
         self._check()
 
 
@@ -237,9 +273,9 @@ async def learn(source: Source, settings: BrokerSettings) -> NewestMessages:
     )
     async for portion in source.portions():
         for position, entry in portion:
-            newest.note(
-                position, open_entry(entry, batch_bytes_max=settings.compaction_batch_bytes_max)
-            )
+            opened = open_entry(entry, batch_bytes_max=settings.compaction_batch_bytes_max)
+            newest.note(position, opened)
+            await source.pause_after(entry, opened)
     return newest
 
 
@@ -265,10 +301,12 @@ async def write(
     async for portion in source.portions():
         stays: list[bytes] = []
         for position, entry in portion:
-            rest, removed = _rest(position, entry, newest, settings)
+            opened = open_entry(entry, batch_bytes_max=settings.compaction_batch_bytes_max)
+            rest, removed = _rest(position, entry, opened, newest)
             written.removed += removed
             if rest is not None:
                 stays.append(pack(position, rest))
+            await source.pause_after(entry, opened)
         if stays:
             written.entries += len(stays)
             await _append(writer, stays)
@@ -276,10 +314,9 @@ async def write(
 
 
 def _rest(
-    position: Position, entry: bytes, newest: NewestMessages, settings: BrokerSettings
+    position: Position, entry: bytes, opened: OpenedEntry, newest: NewestMessages
 ) -> tuple[bytes | None, int]:
     """Return the rest of an entry, None if nothing stays, and the number of removed messages."""
-    opened = open_entry(entry, batch_bytes_max=settings.compaction_batch_bytes_max)
     if opened.kind is Kind.OPAQUE:
         return entry, 0
     if opened.kind is Kind.INTERNAL:

@@ -16,7 +16,7 @@ REPLIES_BYTES_MAX = 1_000
 
 class Handler:
     def forget(self, connection: BookieConnection) -> None:
-        """It has nothing of the connection."""
+        """Do nothing: no request of the connection is kept here."""
 
 
 class Journals:
@@ -54,10 +54,10 @@ class StuckTransport(asyncio.Transport):
         self.is_aborted = True
 
     def pause_reading(self) -> None:
-        """It is not read."""
+        """Do nothing: no test reads from a connection."""
 
     def resume_reading(self) -> None:
-        """It is not read."""
+        """Do nothing: no test reads from a connection."""
 
 
 class Clients:

@@ -142,7 +142,7 @@ async def test_properties_that_the_target_refuses_are_a_difference() -> None:
 
 
 async def test_the_properties_of_a_namespace_are_set_and_compared() -> None:
-    """It may have existed at the target, or they have changed at the source meanwhile."""
+    """The namespace may have existed at the target, or its properties changed at the source."""
     target, report = Cluster(), Report()
     target.policies[NAMESPACE] = {"properties": {"only": "there"}}
     mover = PolicyMove(cast(Side, Cluster()), cast(Side, target), CLUSTERS, report)

@@ -54,6 +54,10 @@ class AuditorMetrics:
     )
 
     # Checks
+    unreadable_ledgers: int = gauge(
+        "Ledgers whose metadata this release cannot read: audits and checks leave them out. As of "
+        "the last audit or check; see the log."
+    )
     checks: dict[str, int] = counter_by("check", "Finished periodic checks.")
     check_failures: dict[str, int] = counter_by("check", "Periodic checks that failed.")
     check_s: Histogram = histogram("Time of one periodic check.", _RUN_BOUNDS_S)

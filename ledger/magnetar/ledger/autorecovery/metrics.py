@@ -34,8 +34,8 @@ class AuditorMetrics:
     bookies_registered: int = gauge("Registered bookies, read-only ones included.")
     bookies_lost: int = gauge("Known bookies that are not registered.")
     is_mass_loss: int = gauge(
-        "1 while so many bookies vanished at once that the metadata store or the network is "
-        "suspected: publishing is slowed down."
+        "1 while so many bookies that vanished at once are away that the metadata store or the "
+        "network is suspected: publishing is slowed down."
     )
     delayed_audits_scheduled: int = counter(
         "Audits that were delayed so that a single bookie could come back."

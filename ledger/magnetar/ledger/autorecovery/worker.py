@@ -341,6 +341,8 @@ class Worker:
 
     async def _note_loss(self, ledger_id: int, repaired: Repaired) -> None:
         """Raise an alarm about entries that no bookie has, and record them for operators."""
+        if repaired.is_broken_off:
+            return  # what an earlier attempt found out still counts
         lost = list(repaired.lost)
         reason = repaired.reason if repaired.is_unreachable else ""
         self.metrics.set_unreachable(ledger_id, reason)

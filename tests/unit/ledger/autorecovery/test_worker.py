@@ -21,6 +21,7 @@ from tests.dictionary_store import DictionaryStore
 UNAVAILABLE = MetadataUnavailableError("no contact")
 WHOLE = Repaired(RepairState.WHOLE)
 LOST = Repaired(RepairState.FAILED, "no bookie has them", "DataLoss", lost=((3, 4),))
+BROKEN_OFF = Repaired(RepairState.FAILED, "contended", "ContendedError", is_broken_off=True)
 UNREACHABLE = Repaired(RepairState.FAILED, "only on b1", "NotCopied", is_unreachable=True)
 
 
@@ -227,3 +228,18 @@ async def test_a_listing_finds_records_of_losses_that_no_item_names() -> None:
     await second.attempt_all()
     assert second.lost(7) is None, "nothing would ever remove it"
     assert second.lost(6) is not None, "its item is another worker's"
+
+
+async def test_an_attempt_that_breaks_off_ends_no_alarm_about_losses() -> None:
+    parts = Parts()
+    await parts.publish(7, 8)
+    parts.outcomes = {7: LOST, 8: UNREACHABLE}
+    await parts.attempt_all()
+    parts.outcomes = {7: BROKEN_OFF, 8: BROKEN_OFF}
+    await parts.attempt_all()
+    assert parts.losses_shown == (1, 1)
+    assert parts.lost(7) is not None
+    parts.outcomes = {}
+    await parts.attempt_all()
+    assert parts.losses_shown == (0, 0)
+    assert parts.lost(7) is None

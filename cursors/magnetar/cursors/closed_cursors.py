@@ -6,10 +6,13 @@ written, that may be a record that is not known to be confirmed. It was written 
 acknowledgements came from consumers.
 
 A cursor ledger that is gone for good, or damaged, is treated as the next owner would (`saver.py`):
-the older snapshot in the node is used, and messages are delivered again.
+the older snapshot in the node is used, and messages are delivered again. The log says so.
 """
 
+from collections.abc import Callable
 from typing import Protocol
+
+import structlog
 
 from magnetar.cursors.errors import CorruptCursorRecordError
 from magnetar.cursors.node import (
@@ -32,6 +35,8 @@ from magnetar.ledger.errors import (
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST
+
+_log = structlog.get_logger(__name__)
 
 _READS_MAX = 100
 """Maximum number of records to read behind the last confirmed one. An owner waits for each record
@@ -59,9 +64,18 @@ class OpensLedgers(Protocol):
 
 
 async def read_closed(
-    client: OpensLedgers, store: MetadataStore, log_path: str, name: str
+    client: OpensLedgers,
+    store: MetadataStore,
+    log_path: str,
+    name: str,
+    *,
+    on_rolled_back: Callable[[], None] = lambda: None,
 ) -> CursorNode | None:
     """Return a cursor's state, as a node that holds all of it; None if the cursor does not exist.
+
+    Args:
+        on_rolled_back: called if the state is the older one of the node, because the cursor's
+            ledger is gone or damaged.
 
     Raises:
         InvalidCursorNodeError
@@ -75,20 +89,29 @@ async def read_closed(
         return None
     if node.cursor_ledger_id == NO_LEDGER:
         return node
+    record, reason = None, "it has no entries"
     try:
         record = await _last_record(client, node.cursor_ledger_id)
-    except NoSuchLedgerError:
+    except NoSuchLedgerError as error:
         # Meanwhile the owner may have moved the state to another ledger, or into the node.
         try:
             again = decode_node((await store.get(path)).value, path=path)
         except NoNodeError:
             return None
         if again.cursor_ledger_id != node.cursor_ledger_id:
-            return await read_closed(client, store, log_path, name)
-        record = None
-    except (NoSuchEntryError, NoSuchLedgerOnBookieError, CorruptCursorRecordError):
-        record = None
+            return await read_closed(client, store, log_path, name, on_rolled_back=on_rolled_back)
+        reason = f"{type(error).__name__}: {error}"
+    except (NoSuchEntryError, NoSuchLedgerOnBookieError, CorruptCursorRecordError) as error:
+        reason = f"{type(error).__name__}: {error}"
     if record is None:
+        _log.error(
+            "cursor_rolled_back",
+            cursor=path,
+            ledger_id=node.cursor_ledger_id,
+            mark_delete=str(node.snapshot().mark_delete),
+            reason=reason,
+        )
+        on_rolled_back()
         return node.model_copy(update={"cursor_ledger_id": NO_LEDGER})
     return node.with_snapshot(record.snapshot).model_copy(
         update={

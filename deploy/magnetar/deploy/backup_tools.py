@@ -111,7 +111,7 @@ class BackupTools:
             }
             if as_json:
                 say(json.dumps(fields))
-            elif covered.uncovered.entries or covered.uncovered.is_compacted:
+            elif not covered.uncovered.is_nothing:
                 say(f"{fields['topic']}: {self._in_words(covered.uncovered)}")
 
         try:
@@ -314,7 +314,7 @@ class BackupTools:
             say(f"{left_out.topic}: {self._in_words(left_out.uncovered, left_out=1)}")
 
     def _in_words(self, uncovered: Uncovered, *, left_out: int = 0) -> str:
-        words = "" if left_out else "everything is covered"
+        words = "everything is covered" if uncovered.is_nothing and not left_out else ""
         if uncovered.entries:
             words = (
                 f"not covered: {uncovered.entries} entries, {uncovered.bytes} bytes in "
@@ -322,6 +322,9 @@ class BackupTools:
             )
         if uncovered.is_compacted:
             words += "; compacted messages that left the topic are not covered"
+        if behind := uncovered.cursors_rolled_back:
+            some = "a subscription is" if behind == 1 else f"{behind} subscriptions are"
+            words += f"; {some} older, because the last acknowledgements cannot be read"
         if left_out:
             scalable = "a scalable topic is" if left_out == 1 else f"{left_out} scalable topics are"
             words += f"; {scalable} not in the backup, with messages and subscriptions"

@@ -31,7 +31,7 @@ from magnetar.bookie.indexes.convert import convert_index
 from magnetar.bookie.indexes.index_mark import EngineKind
 from magnetar.bookie.indexes.location_index import LocationIndex
 from magnetar.bookie.indexes.open_index import open_index_to_read
-from magnetar.bookie.indexes.rebuild import rebuild_index
+from magnetar.bookie.indexes.rebuild import Rebuilt, rebuild_index
 from magnetar.bookie.journaling.journal_files import NewestRecord
 from magnetar.bookie.journaling.journal_format import (
     NO_MARK,
@@ -69,6 +69,10 @@ from magnetar.ledger.system import SystemClock, SystemDisk
 
 _LOGS = "entry-logs"
 _ROOT = "/ledgers"
+_BUILT_BEFORE = (
+    "an interrupted run of this command had built the index; damaged places of the logs that it "
+    "met are not known here: `magnetar bookie-tool verify` finds them"
+)
 _AFTER_REBUILDING = (
     "entries may be missing: the next start reads the metadata of all ledgers, and the bookie "
     "compares its entries with the other bookies while it serves"
@@ -344,11 +348,17 @@ class BookieTool:
                 rebuilt = rebuild_index(
                     directory, cookie.storage_engine, disk=self._disk, clock=SystemClock()
                 )
-                fields = rebuilt._asdict()
-                for problem in fields.pop("problems"):
-                    self._say({"problem": problem.reason, **problem._asdict()})
-                self._say({"directory": directory, "index": "rebuilt", **fields})
+                self._say_rebuilt(directory, rebuilt)
                 self._say({"directory": directory, "next": _AFTER_REBUILDING})
+
+    def _say_rebuilt(self, directory: str, rebuilt: Rebuilt) -> None:
+        fields = rebuilt._asdict()
+        if fields.pop("was_built_before"):
+            self._say({"directory": directory, "index": "put in place", "note": _BUILT_BEFORE})
+            return
+        for problem in fields.pop("problems"):
+            self._say({"problem": problem.reason, **problem._asdict()})
+        self._say({"directory": directory, "index": "rebuilt", **fields})
 
     def convert(self, engine: EngineKind, metadata_url: str, *, do: bool) -> None:
         """Convert the storage to the other engine."""

@@ -83,7 +83,7 @@ class BookiesTools:
         """Recover bookies, and print the outcome for each of their ledgers.
 
         Raises:
-            DeployError: some ledgers still need the bookies.
+            DeployError: some ledgers still need the bookies, or may need them.
             LedgerError
         """
         manual = ManualRecovery(
@@ -109,11 +109,19 @@ class BookiesTools:
                 say(f"{done.ledger_id}  {done.outcome.value}{why}")
         if not as_json:
             said = [f"{count} {outcome.value}" for outcome, count in counts.items()]
-            say(", ".join(said) or "no ledger refers to these bookies")
+            say(", ".join(said) or "no ledger that can be read refers to these bookies")
         if left := counts[Recovered.FAILED] + counts[Recovered.BUSY]:
             raise DeployError(
                 f"{left} ledgers still need {', '.join(bookies)}: see the reasons above, then run "
                 "the command again"
+            )
+        if unreadable := self._reads.unreadable:
+            first = min(unreadable)
+            raise DeployError(
+                f"the metadata of {len(unreadable)} ledgers cannot be read, and may name "
+                f"{', '.join(bookies)}: these ledgers were not recovered. The first is ledger "
+                f"{first}: {unreadable[first]}. Run the command again when they can be read, and "
+                "keep the bookies' disks until then"
             )
         if deletes_cookies:
             for bookie_id in bookies:

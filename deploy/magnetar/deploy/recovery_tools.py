@@ -62,7 +62,8 @@ class RecoveryTools:
             say(f"{'not understood':<18} {problem}")
 
     async def list_items(self, *, lacking: str | None, as_json: bool) -> None:
-        """Print a line for each ledger that waits for copies."""
+        """Print a line for each ledger that waits for copies, then one for each item or record that
+        cannot be read."""
         report = await report_items(
             self._items,
             self._reads,
@@ -82,8 +83,8 @@ class RecoveryTools:
             )
         if not as_json:
             say(f"{len(report.items)} ledgers, {_size(report.bytes_to_copy)} to copy")
-            for problem in report.unreadable:
-                say(f"not understood: {problem}")
+        for problem in report.unreadable:
+            say(json.dumps({"problem": problem}) if as_json else f"not understood: {problem}")
 
     async def show_auditor(self) -> None:
         """Print the id of the auditor.

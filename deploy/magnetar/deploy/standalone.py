@@ -169,7 +169,7 @@ class Standalone:
             is_registered=registered.__contains__,
             # A recovery needs answers from Qw - Qa + 1 bookies of each write set.
             losses_max=self._settings.ack_quorum - 1,
-            has_files=lambda place: any((self._data / place).glob("*")),
+            has_files=lambda place: holds_files(self._data / place),
         )
 
     async def _start_bookie(self, bookie: Bookie, opened: AsyncExitStack) -> None:
@@ -185,3 +185,15 @@ class Standalone:
             bookie_id=bookie_id,
         )
         return make_bookie(store, settings)
+
+
+def holds_files(directory: Path) -> bool:
+    """Return whether a directory holds any files; False if it does not exist.
+
+    Raises:
+        OSError: it cannot be listed, so it may hold messages.
+    """
+    try:
+        return any(True for _ in directory.iterdir())
+    except FileNotFoundError:
+        return False

@@ -167,7 +167,9 @@ class Disk(Protocol):
         """List the names in a directory, sorted; FileNotFoundError if it does not exist."""
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file or directory; OSError if that cannot be told."""
+        ...
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents, durably; fine if it exists."""

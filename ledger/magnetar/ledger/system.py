@@ -213,7 +213,13 @@ class SystemDisk:
         return sorted(os.listdir(directory))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        # `os.path.exists` takes every error for absence: on a disk that fails, files with data
+        # would count as never written.
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def make_directory(self, path: str) -> None:
         missing: list[str] = []

@@ -241,5 +241,10 @@ def test_an_index_is_made_anew_from_the_entry_logs_alone(stopped: Path, tmp_path
     assert said["index"] == "rebuilt"
     assert "metadata of all ledgers" in str(then["next"])
     assert said["are_states_complete"]
+    (mark,) = bookie.rglob("index-mark")
+    mark.rename(f"{mark}.rebuilt")  # as when the command is killed before its last step
+    said, then = lines("rebuild-index", "--data", str(bookie), "--yes")
+    assert (said["index"], "logs" in said) == ("put in place", False)
+    assert "verify" in str(said["note"])
     with Standalone(place) as server:
         assert payloads(server) == before

@@ -243,6 +243,21 @@ def test_a_scan_beyond_damage_is_not_led_astray_by_packets_that_hold_runs(tmp_pa
     file.close()
 
 
+def test_a_run_that_names_an_entry_twice_is_corrupt(tmp_path: Path) -> None:
+    """A checksum that holds is that of a wrong writer: a read of the id would be ambiguous."""
+    location = write_three_runs(make_writer(tmp_path))[1]
+    data = bytearray((tmp_path / log_name(1)).read_bytes()[location.offset :])
+    data = data[: location.tables_bytes]
+    head = decode_run_head(bytes(data), log_id=1, offset=location.offset)
+    assert head.differences is not None
+    assert len(head.differences) > 2
+    at = len(data) - 4 * (len(head.differences) + len(head.checksums))  # the table of the ids
+    data[at + 4 : at + 8] = data[at : at + 4]
+    twice = rebind_run_head(bytes(data), log_id=1, offset=location.offset)
+    with pytest.raises(StorageCorruptError, match="impossible tables"):
+        decode_run_head(twice, log_id=1, offset=location.offset)
+
+
 def test_the_head_of_a_run_can_be_moved_with_its_packets_left_as_they_are(tmp_path: Path) -> None:
     location = write_three_runs(make_writer(tmp_path))[1]
     data = (tmp_path / log_name(1)).read_bytes()[location.offset :][: location.tables_bytes]

@@ -106,3 +106,23 @@ async def test_what_cannot_be_read_is_told_and_everything_else_is_checked(tmp_pa
     assert verification.counts.journal_records == 2
     assert verification.counts.entry_logs == len(logs)
     assert verification.counts.ledgers == 4
+
+
+async def test_a_mark_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+    journal, ledgers = tmp_path / "journal", tmp_path / "ledgers"
+    journal.mkdir()
+    async with open_storage(ledgers, SMALL) as storage:
+        add(storage, 1, range(20), b"p" * 100)
+        await storage.flush()
+    mark = ledgers / "last-mark"
+    mark.unlink(missing_ok=True)
+    mark.symlink_to(mark)
+    verification = Verification(
+        SystemDisk(),
+        BookieDirectories(str(tmp_path), (str(journal),), (str(ledgers),)),
+        lambda directory: open_index_to_read(directory, disk=SystemDisk()),
+    )
+    told = [problem.text for problem in verification.run() if problem.path == str(mark)]
+    assert len(told) == 1
+    assert "symbolic links" in told[0]
+    assert verification.counts.ledgers == 1

@@ -1,8 +1,10 @@
 """Cursors that nobody has open here: read without disturbing their owners, and made."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.cursors.closed_cursors import make_closed, read_closed
 from magnetar.cursors.node import CursorNode, cursor_path
@@ -30,7 +32,7 @@ class Undisturbed:
         return not self.ledger.is_open
 
     async def read_last_add_confirmed(self) -> int:
-        return len(self.ledger.entries) - (2 if self.ledger.is_open else 1)
+        return max(-1, len(self.ledger.entries) - (2 if self.ledger.is_open else 1))
 
     async def read_unconfirmed(self, entry_id: int) -> bytes:
         if entry_id > await self.read_last_add_confirmed() and self.beyond is not None:
@@ -55,8 +57,15 @@ class Client:
         return Undisturbed(self.ledgers.ledgers[ledger_id], self.beyond)
 
 
-async def read(world: World, beyond: LedgerError | None = None) -> CursorNode:
-    found = await read_closed(Client(world.ledgers, beyond), world.store, world.log.path, NAME)
+async def read(
+    world: World,
+    beyond: LedgerError | None = None,
+    on_rolled_back: Callable[[], None] = lambda: None,
+) -> CursorNode:
+    client = Client(world.ledgers, beyond)
+    found = await read_closed(
+        client, world.store, world.log.path, NAME, on_rolled_back=on_rolled_back
+    )
     assert found is not None
     return found
 
@@ -92,8 +101,42 @@ async def test_a_cursor_ledger_that_is_gone_leaves_the_snapshot_in_the_node(worl
     for entry in (50, 60):
         cursor.ack_cumulative(Position(3, entry))
         await cursor.persist()
+    (ledger_id,) = world.ledgers.ledgers
     world.ledgers.ledgers.clear()
-    assert (await read(world)).mark_delete == (3, 50)
+    rolled_back: list[str] = []
+    with capture_logs() as logs:
+        found = await read(world, on_rolled_back=lambda: rolled_back.append(NAME))
+    assert found.mark_delete == (3, 50)
+    assert rolled_back == [NAME]
+    assert [(each["event"], each["ledger_id"]) for each in logs] == [
+        ("cursor_rolled_back", ledger_id)
+    ]
+
+
+@pytest.mark.parametrize("payload", [None, b"no record"])
+async def test_a_cursor_ledger_without_a_good_record_is_told_too(
+    world: World, payload: bytes | None
+) -> None:
+    cursor = await world.open()
+    for entry in (50, 60):
+        cursor.ack_cumulative(Position(3, entry))
+        await cursor.persist()
+    (ledger,) = world.ledgers.ledgers.values()
+    ledger.entries[:] = [] if payload is None else [payload] * len(ledger.entries)
+    rolled_back: list[str] = []
+    found = await read(world, on_rolled_back=lambda: rolled_back.append(NAME))
+    assert found.mark_delete == (3, 50)
+    assert rolled_back == [NAME]
+
+
+async def test_a_cursor_that_can_be_read_is_not_rolled_back(world: World) -> None:
+    cursor = await world.open()
+    for entry in (50, 60):
+        cursor.ack_cumulative(Position(3, entry))
+        await cursor.persist()
+    rolled_back: list[str] = []
+    await read(world, BookieUnavailableError("down"), lambda: rolled_back.append(NAME))
+    assert rolled_back == []
 
 
 async def test_there_may_be_no_such_cursor(world: World) -> None:

@@ -11,6 +11,7 @@ import pytest
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features.backup import deleting
 from magnetar.broker.features.backup.backups import Backups, FoundBackup
+from magnetar.broker.features.backup.documents import Uncovered
 from magnetar.deploy.backup_tools import BackupTools
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata.store import MetadataStore
@@ -288,3 +289,27 @@ async def test_a_list_notes_a_store_of_which_older_metadata_does_not_know(
     tools.metadata.nodes.clear()
     await tools.tools.list_backups("", as_json=False)
     assert await tools.noted()
+
+
+@pytest.mark.parametrize(
+    ("uncovered", "left_out", "words"),
+    [
+        (Uncovered(), 0, "everything is covered"),
+        (
+            Uncovered(cursors_rolled_back=1),
+            0,
+            "a subscription is older, because the last acknowledgements cannot be read",
+        ),
+        (
+            Uncovered(is_compacted=True, cursors_rolled_back=2),
+            1,
+            "compacted messages that left the topic are not covered; 2 subscriptions are older, "
+            "because the last acknowledgements cannot be read; a scalable topic is not in the "
+            "backup, with messages and subscriptions",
+        ),
+    ],
+)
+def test_everything_is_covered_only_if_a_restore_brings_everything_back(
+    tools: Tools, uncovered: Uncovered, left_out: int, words: str
+) -> None:
+    assert tools.tools._in_words(uncovered, left_out=left_out) == words

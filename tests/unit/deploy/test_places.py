@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from magnetar.deploy.errors import DataDirectoryError, ForeignCookieError
 from magnetar.deploy.places import assign_ids
+from magnetar.deploy.standalone import holds_files
 
 
 def test_a_new_place_gets_the_id_of_its_own_name() -> None:
@@ -56,3 +59,14 @@ def test_files_without_a_cookie_are_not_to_be_thrown_away() -> None:
         )
     assert "empty" not in str(caught.value)
     assert "restore the file 'cookie'" in str(caught.value)
+
+
+def test_a_directory_that_cannot_be_listed_does_not_count_as_empty(tmp_path: Path) -> None:
+    """Else the advice were to begin with an empty directory."""
+    assert not holds_files(tmp_path)
+    assert not holds_files(tmp_path / "missing")
+    (tmp_path / ".hidden").write_bytes(b"")
+    assert holds_files(tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        holds_files(tmp_path / "loop")

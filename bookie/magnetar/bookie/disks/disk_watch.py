@@ -75,6 +75,7 @@ class DiskWatch:
         Raises:
             DiskLostError: a directory cannot be used.
             DiskFullError: it is full, and the settings forbid read-only mode.
+            OSError: whether the last run was read-only cannot be told.
         """
         settings = self._settings
         if settings.read_only_forced:

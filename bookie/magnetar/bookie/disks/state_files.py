@@ -29,7 +29,7 @@ class StateFiles:
         """Create the mark of a run; return True if the previous run did not stop in order.
 
         Raises:
-            OSError: the mark could not be written.
+            OSError: the mark could not be looked for, or written.
         """
         path = posixpath.join(self._directory, _RUNNING)
         if self._disk.exists(path):
@@ -46,7 +46,11 @@ class StateFiles:
         self._remove(_RUNNING)
 
     def was_read_only(self) -> bool:
-        """Return whether the last run was read-only when it ended."""
+        """Return whether the last run was read-only when it ended.
+
+        Raises:
+            OSError: the mark could not be looked for.
+        """
         return self._disk.exists(posixpath.join(self._directory, _READ_ONLY))
 
     def set_read_only(self, is_read_only: bool) -> None:

@@ -305,7 +305,7 @@ def decode_run_head(data: bytes, *, log_id: int, offset: int) -> RunHead:
             is_possible
             and differences[0] == 0
             and differences[-1] == last - first
-            and differences == array("I", sorted(differences))
+            and differences == array("I", sorted(set(differences)))
         )
     else:
         is_possible = is_possible and last - first + 1 == count

@@ -79,6 +79,9 @@ class Rebuilt(NamedTuple):
     are_states_complete: bool
     """Whether the old index was whole as far as states go."""
     problems: list[LogProblem]
+    was_built_before: bool = False
+    """Whether an interrupted run had built the index, and this one only put it in its place: what
+    that run found is not known here, and all other fields say nothing."""
 
 
 def rebuild_index(
@@ -97,7 +100,7 @@ def rebuild_index(
         StorageIOError, OSError: the rebuilding failed; call it again.
     """
     switch = _Switch(directory, engine, disk)
-    rebuilt = Rebuilt(engine, 0, 0, 0, 0, True, [])
+    rebuilt = Rebuilt(engine, 0, 0, 0, 0, False, [], was_built_before=True)
     if not switch.is_begun:
         opener = IndexOpener(directory, disk, make_key_value=make_key_value, options=options)
         salvaged = salvage_states(directory, disk=disk, open_key_value=open_key_value)

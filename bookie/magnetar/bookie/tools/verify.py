@@ -123,9 +123,9 @@ class Verification:
         for directory in self.directories.ledgers:
             for number, _ in enumerate(self.directories.journals):
                 path = posixpath.join(directory, mark_name(number))
-                if not self.disk.exists(path):
-                    continue
                 try:
+                    if not self.disk.exists(path):
+                        continue
                     mark = decode_mark(self.disk.read_file(path))
                 except OSError as error:
                     yield _unread(path, error)

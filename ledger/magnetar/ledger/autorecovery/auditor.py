@@ -42,6 +42,7 @@ _OF_THE_CLUSTER = (
     "oldest_item_age_s",
     "overdue_items",
     "unreadable_items",
+    "unreadable_ledgers",
     "ledgers_without_replica",
 )
 """Metrics that only the auditor knows."""

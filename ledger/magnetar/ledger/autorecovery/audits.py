@@ -131,7 +131,7 @@ class Audits:
                 published += 1
 
         async def counted() -> AsyncIterator[VersionedLedger]:
-            async for ledger in scan_ledgers(self.reads):
+            async for ledger in self._scan():
                 self._metrics.audit_ledgers += 1
                 yield ledger
 
@@ -178,7 +178,7 @@ class Audits:
             MetadataError, LedgerLayoutError: incomplete.
         """
         counts = dict.fromkeys(Adherence, 0)
-        async for ledger in scan_ledgers(self.reads):
+        async for ledger in self._scan():
             metadata = ledger.metadata
             if metadata.state is not LedgerState.CLOSED:
                 continue
@@ -197,6 +197,16 @@ class Audits:
         self._metrics.misplaced_fragments = failed + soft
         if failed or soft:
             _log.warning("placement_not_kept", fragments=failed + soft, in_one_domain=failed)
+
+    async def _scan(self) -> AsyncIterator[VersionedLedger]:
+        """Yield the metadata of every ledger, and show how many ledgers cannot be read.
+
+        Raises:
+            MetadataError, LedgerLayoutError
+        """
+        async for ledger in scan_ledgers(self.reads):
+            yield ledger
+        self._metrics.unreadable_ledgers = len(self.reads.unreadable)
 
     # Checks of the bookies' entries
 
@@ -228,7 +238,7 @@ class Audits:
                 self._give_up(name, ledger.metadata.ledger_id, error)
 
         at_once_max = self._settings.check_ledgers_at_once_max
-        await for_each_at_once(scan_ledgers(self.reads), first_look, at_once_max=at_once_max)
+        await for_each_at_once(self._scan(), first_look, at_once_max=at_once_max)
         if undecided:
             await asyncio.sleep(self._settings.second_look_delay_s)
             await for_each_at_once(

@@ -29,7 +29,8 @@ class PacedReads:
         self._pace = Pace(per_s_max)
         self.unreadable: dict[int, str] = {}
         """Ledgers whose metadata could not be decoded at the last read, and why. A caller that
-        concludes something from "no ledger does" must check this."""
+        concludes something from "no ledger does" must check this. A scan that ends removes those
+        that no longer exist."""
 
     async def read_all(self, ledger_ids: Sequence[int]) -> list[VersionedLedger]:
         """Return the metadata of these ledgers, without deleted and unreadable ones; at most
@@ -67,17 +68,21 @@ async def scan_ledgers(reads: PacedReads) -> AsyncIterator[VersionedLedger]:
     """
     await reads.manager.catch_up()
     waiting: list[int] = []
+    gone = set(reads.unreadable)
     try:
         async for ledger_id in reads.manager.ledger_ids():
             waiting.append(ledger_id)
+            gone.discard(ledger_id)
             if len(waiting) == reads.at_once_max:
                 for found in await reads.read_all(waiting):
                     yield found
                 waiting = []
     except NoNodeError:
-        return  # A new cluster: it has no ledger and no registration yet.
+        pass  # A new cluster: it has no ledger and no registration yet.
     for found in await reads.read_all(waiting):
         yield found
+    for ledger_id in gone:
+        reads.unreadable.pop(ledger_id, None)
 
 
 async def for_each_at_once(

@@ -13,7 +13,8 @@ An audit is due
   before, that audit is cancelled (section 3);
 - in a *mass loss*, when more than a share of the bookies went away within a window: after a wait
   since that last held (rule 3.2, defect A11). The wait also holds for the few bookies that are
-  still away when most are back, since bookies come back one by one;
+  still away when most are back, since bookies come back one by one. The mass loss itself, which
+  slows down publishing, lasts until enough of its bookies are back or decommissioned;
 - at once when an operator requests it.
 
 Times are seconds of one monotonic clock. Source: auto-recovery, section 3.
@@ -59,6 +60,8 @@ class LostBookies:
         self._suspicious_until_s = settled_s
         """No loss is believed before this time: the auditor is new, or there was a mass loss
         recently."""
+        self._mass_lost: set[str] = set()
+        """Bookies that went in a mass loss, and are still away."""
         self._delayed: str | None = None
         """The single bookie whose delay is running."""
         self.delayed_scheduled = 0
@@ -130,15 +133,21 @@ class LostBookies:
         self._update_delayed()
 
     def is_mass_loss(self, now_s: float) -> bool:
-        """Return whether so many bookies left within the window that another cause is suspected."""
-        lately = sum(
-            now_s - since_s <= self._rules.mass_loss_window_s
-            for since_s in self._away_since.values()
-        )
-        whole = len(self._registered) + lately
-        return (
-            lately >= self._rules.mass_loss_bookies_min
-            and lately > self._rules.mass_loss_share * whole
+        """Return whether so many bookies left within the window that another cause is suspected.
+
+        A bookie that went in a mass loss counts until it is back or decommissioned: time that
+        passes does not show what the cause was.
+        """
+        return self._is_suspicious(len(self._gone_lately(now_s) | self._mass_lost))
+
+    def _gone_lately(self, now_s: float) -> set[str]:
+        window_s = self._rules.mass_loss_window_s
+        return {each for each, since_s in self._away_since.items() if now_s - since_s <= window_s}
+
+    def _is_suspicious(self, gone: int) -> bool:
+        whole = len(self._registered) + gone
+        return gone >= self._rules.mass_loss_bookies_min and (
+            gone > self._rules.mass_loss_share * whole
         )
 
     def due(self, now_s: float) -> DueAudit | None:
@@ -162,13 +171,19 @@ class LostBookies:
         if away == self._away_since.keys():
             self._update_delayed()
             return
-        was_mass_loss = self.is_mass_loss(now_s)
+        was_sudden = self._is_suspicious(len(self._gone_lately(now_s)))
         for bookie_id in self._away_since.keys() - away:
             del self._away_since[bookie_id]
             self._audited.discard(bookie_id)
         for bookie_id in away:
             self._away_since.setdefault(bookie_id, now_s)
-        if was_mass_loss or self.is_mass_loss(now_s):
+        self._mass_lost &= away
+        lately = self._gone_lately(now_s)
+        if self._is_suspicious(len(lately | self._mass_lost)):
+            self._mass_lost |= lately
+        # Only for bookies that went lately: in a mass loss that lasts, a single one that comes and
+        # goes would put the audit off for ever.
+        if was_sudden or self._is_suspicious(len(lately)):
             self._suspicious_until_s = max(
                 self._suspicious_until_s, now_s + self._rules.mass_loss_wait_s
             )

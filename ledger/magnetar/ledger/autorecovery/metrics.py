@@ -34,8 +34,8 @@ class AuditorMetrics:
     bookies_registered: int = gauge("Registered bookies, read-only ones included.")
     bookies_lost: int = gauge("Known bookies that are not registered.")
     is_mass_loss: int = gauge(
-        "1 while so many bookies vanished at once that the metadata store or the network is "
-        "suspected: publishing is slowed down."
+        "1 while so many bookies that vanished at once are away that the metadata store or the "
+        "network is suspected: publishing is slowed down."
     )
     delayed_audits_scheduled: int = counter(
         "Audits that were delayed so that a single bookie could come back."
@@ -54,6 +54,10 @@ class AuditorMetrics:
     )
 
     # Checks
+    unreadable_ledgers: int = gauge(
+        "Ledgers whose metadata this release cannot read: audits and checks leave them out. As of "
+        "the last audit or check; see the log."
+    )
     checks: dict[str, int] = counter_by("check", "Finished periodic checks.")
     check_failures: dict[str, int] = counter_by("check", "Periodic checks that failed.")
     check_s: Histogram = histogram("Time of one periodic check.", _RUN_BOUNDS_S)

@@ -140,6 +140,8 @@ class ManualRecovery:
             if done.state in (RepairState.WHOLE, RepairState.DELETED):
                 if item is not None:
                     await self._items.delete(item)
+                if await self._items.is_lost(ledger_id):
+                    await self._items.note_lost(ledger_id, [])
                 is_deleted = done.state is RepairState.DELETED
                 outcome = Recovered.DELETED if is_deleted else Recovered.REPAIRED
                 return RecoveredLedger(ledger_id, outcome)

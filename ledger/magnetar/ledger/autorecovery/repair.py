@@ -83,6 +83,8 @@ class Repaired:
     """Entries that no bookie has: data loss (rule 5.6)."""
     is_unreachable: bool = False
     """Whether some entries are only on bookies that did not answer."""
+    is_broken_off: bool = False
+    """Whether an error ended the attempt early: nothing is known of losses."""
 
 
 @dataclass(slots=True)
@@ -139,9 +141,9 @@ class LedgerRepair:
             raise
         except InvalidLedgerMetadataError as error:
             _log.error("ledger_not_repaired", ledger_id=ledger_id, error=str(error))
-            return Repaired(RepairState.FAILED, str(error), type(error).__name__)
+            return _broken_off(error)
         except LedgerError as error:
-            return Repaired(RepairState.FAILED, str(error), type(error).__name__)
+            return _broken_off(error)
 
     async def look(self, ledger_id: int, reported: Missing) -> LedgerCheck:
         """Return the missing copies of a ledger. Changes nothing.
@@ -341,6 +343,10 @@ class LedgerRepair:
             _log.info(
                 "members_replaced", ledger_id=ledger_id, first=first_entry_id, replaced=replaced
             )
+
+
+def _broken_off(error: LedgerError) -> Repaired:
+    return Repaired(RepairState.FAILED, str(error), type(error).__name__, is_broken_off=True)
 
 
 def _is_swapped(metadata: LedgerMetadata, first_entry_id: int, replaced: dict[str, str]) -> bool:

@@ -60,7 +60,9 @@ class AuditorSettings(BaseModel):
         default=10.0,
         gt=0,
         le=10_000,
-        description="Work items published per second during a mass loss, after mass_loss_wait_s.",
+        description="Work items published per second during a mass loss, after mass_loss_wait_s. "
+        "A mass loss lasts until so many of its bookies are back, or decommissioned, that the rest "
+        "is no more than mass_loss_share.",
     )
     audit_again_s: float = Field(
         default=60.0,

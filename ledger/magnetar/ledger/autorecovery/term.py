@@ -14,7 +14,6 @@ auto-recovery, sections 1, 3, 4 and 8.
 """
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -218,8 +217,6 @@ class AuditorTerm:
             due = self._due(now_s)
             if due is None or due[0] > now_s:
                 wait_s = None if due is None else due[0] - now_s
-                if self._metrics.is_mass_loss:  # the alarm ends with its window
-                    wait_s = min(self._settings.survey_interval_s, wait_s or math.inf)
                 await self._wait_news(wait_s)
                 continue
             try:

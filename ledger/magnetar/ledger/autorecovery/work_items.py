@@ -242,6 +242,14 @@ class WorkItems:
             except NodeExistsError:
                 pass  # two workers, one after the other without a session in between
 
+    async def is_lost(self, ledger_id: int) -> bool:
+        """Return whether entries of the ledger are recorded as lost.
+
+        Raises:
+            MetadataUnavailableError
+        """
+        return await self._store.exists(lost_path(self._root, ledger_id)) is not None
+
     async def lost_ids(self) -> list[int]:
         """Return the ledgers with entries recorded as lost.
 

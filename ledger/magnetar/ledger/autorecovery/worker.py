@@ -95,7 +95,6 @@ class Worker:
         )
         self._pace = Pace(settings.items_per_s_max)
         self._found: list[int] = []
-        self._recorded_losses: set[int] = set()
         self._unrecorded: set[int] = set()
         """Ledgers whose losses have changed since their records were written."""
         self._jobs: dict[int, _Job] = {}
@@ -151,6 +150,8 @@ class Worker:
                 self.metrics.items_aborted += 1
             self._postponed.clear()
             self._found = []
+            self._unrecorded.clear()
+            self.metrics.clear_losses()
         self._is_disabled = None
         self._scan.look_again()
         self._news.set()
@@ -196,11 +197,20 @@ class Worker:
         elif self._scan.due_at_s <= now_s:
             await self._unreleased.release_all()
             self._found = await self._scan.find(self._is_ours)
-            self._recorded_losses = set(await self.items.lost_ids())
+            self._found += await self._stale_records()
             self.metrics.scans = self._scan.scans
         else:
             due_s = min(self._scan.due_at_s, self._postponed.due_at_s)
             await self._wait(max(0.0, due_s - now_s))
+
+    async def _stale_records(self) -> list[int]:
+        """Return the ledgers with a record of lost entries, but without an item: taking one of
+        them removes its record."""
+        if not (recorded := await self.items.lost_ids()):
+            return []
+        # Listed after the records: an item always precedes the record of its losses.
+        marked = set(await self.items.ids())
+        return [each for each in recorded if each not in marked and not self._is_ours(each)]
 
     async def _wait(self, timeout_s: float | None) -> None:
         try:
@@ -255,6 +265,8 @@ class Worker:
                 failed = Repaired(RepairState.FAILED, str(error), type(error).__name__)
                 is_kept = self._postpone(ledger_id, job.lock, failed, postponed)
         finally:
+            if ledger_id not in self._postponed:
+                self._drop_losses(ledger_id)
             if job.lock is not None and not is_kept:
                 await self._unreleased.release(job.lock)
 
@@ -295,10 +307,17 @@ class Worker:
 
     async def _forget(self, ledger_id: int) -> None:
         """Clear all records of losses: the ledger is whole, or gone."""
-        if self.metrics.set_lost(ledger_id, []) or ledger_id in self._recorded_losses:
-            self._unrecorded.add(ledger_id)
+        self._drop_losses(ledger_id)
+        # Read now, under the lock: another worker may have recorded a loss since the last listing.
+        if await self.items.is_lost(ledger_id):
+            await self.items.note_lost(ledger_id, [])
+
+    def _drop_losses(self, ledger_id: int) -> None:
+        """Stop showing losses of a ledger: it has none, or is left to other workers, which repair
+        it without this worker's knowledge."""
+        self.metrics.set_lost(ledger_id, [])
         self.metrics.set_unreachable(ledger_id, "")
-        await self._record_loss(ledger_id, [])
+        self._unrecorded.discard(ledger_id)
 
     def _postpone(
         self, ledger_id: int, lock: ReplicationLock, repaired: Repaired, before: Postponed | None
@@ -325,6 +344,8 @@ class Worker:
 
     async def _note_loss(self, ledger_id: int, repaired: Repaired) -> None:
         """Raise an alarm about entries that no bookie has, and record them for operators."""
+        if repaired.is_broken_off:
+            return  # what an earlier attempt found out still counts
         lost = list(repaired.lost)
         reason = repaired.reason if repaired.is_unreachable else ""
         self.metrics.set_unreachable(ledger_id, reason)

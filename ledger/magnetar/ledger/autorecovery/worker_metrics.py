@@ -71,3 +71,9 @@ class WorkerMetrics:
         if reason:
             self.unreachable[ledger_id] = reason
         self.unreachable_ledgers = len(self.unreachable)
+
+    def clear_losses(self) -> None:
+        """Clear the lost and the unreachable entries of all ledgers."""
+        self.lost_entries.clear()
+        self.unreachable.clear()
+        self.lost_ledgers = self.unreachable_ledgers = 0

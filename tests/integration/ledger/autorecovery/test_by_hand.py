@@ -72,6 +72,8 @@ async def test_recovery_by_hand_moves_every_ledger_of_the_bookie(healing: Healin
     named = {each.ledger_id for each in await naming(healing, "b1")}
     await healing.lose("b1")
     await healing.report_lost("b1", *ledgers[:2])  # an auditor was there before
+    for ledger_id in named:
+        await healing.items.note_lost(ledger_id, [(0, 1)])  # and a worker, while more were away
     done = [each async for each in recovery_of(healing).recover(["b1"])]
     assert {each.ledger_id for each in done} == named
     assert {each.outcome for each in done} == {Recovered.REPAIRED}
@@ -79,6 +81,7 @@ async def test_recovery_by_hand_moves_every_ledger_of_the_bookie(healing: Healin
     for ledger_id in [*ledgers, *{unfinished} & named]:
         assert (await healing.check_whole(ledger_id, PAYLOADS)).state is LedgerState.CLOSED
     assert set(await healing.items.ids()) <= set(ledgers[:2]) - named
+    assert await healing.items.lost() == ({}, [])
 
 
 async def test_a_dry_run_changes_nothing(healing: Healing) -> None:

@@ -235,8 +235,8 @@ MUTATIONS: list[Mutation] = [
         description="however many bookies vanish at once, they are lost",
         apply=lambda: edited(
             LostBookies,
-            "is_mass_loss",
-            ("    lately = sum(", "    return False\n    lately = sum("),
+            "_is_suspicious",
+            ("    whole = len(", "    return False\n    whole = len("),
         ),
     ),
     Mutation(

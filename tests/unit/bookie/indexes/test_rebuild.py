@@ -161,9 +161,12 @@ async def test_a_rebuilding_that_is_cut_anywhere_is_repeated_or_goes_on(
                     pass
             if disk.calls_until_failure is not None:
                 break
-            rebuild_index(
+            is_built = (copy / "index-mark.rebuilt").exists()
+            done = rebuild_index(
                 str(copy), engine, disk=SystemDisk(), clock=SystemClock(), options=FEW_ROUNDS
             )
+            assert done.was_built_before == is_built, "its report would say that it found nothing"
+            assert done.are_states_complete != is_built
             states = await check_entries(copy, engine)
             assert len(states) == len(LEDGERS) + 1
             steps += 2

@@ -50,7 +50,7 @@ LOG = LogBackup(
     {"s 1": CursorNode(epoch=3, mark_delete=(4, 1), batches=((4, 0, (-1, 5)),))},
     TopicPolicyRecord(policies=Policies(max_producers=3)),
     3,
-    Uncovered(ledgers=1, entries=2, bytes=10, since_ms=5, is_compacted=True),
+    Uncovered(ledgers=1, entries=2, bytes=10, since_ms=5, is_compacted=True, cursors_rolled_back=1),
 )
 CLUSTER = ClusterBackup(
     name="daily",
@@ -112,8 +112,8 @@ def test_the_file_of_a_log_pins_its_complete_objects() -> None:
 
 
 def test_what_is_uncovered_adds_up_and_counts_from_the_oldest() -> None:
-    other = Uncovered(ledgers=2, entries=3, bytes=4, since_ms=2)
+    other = Uncovered(ledgers=2, entries=3, bytes=4, since_ms=2, cursors_rolled_back=2)
     assert sum_of([LOG.uncovered, Uncovered(), other]) == Uncovered(
-        ledgers=3, entries=5, bytes=14, since_ms=2, is_compacted=True
+        ledgers=3, entries=5, bytes=14, since_ms=2, is_compacted=True, cursors_rolled_back=3
     )
     assert sum_of([]).since_ms == 0

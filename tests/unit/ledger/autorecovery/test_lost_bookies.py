@@ -210,11 +210,38 @@ def test_a11_more_that_go_lengthen_the_wait() -> None:
     assert lost.due(30.0) == DueAudit(60.0, "mass_loss")
 
 
-def test_a11_the_alarm_ends_with_its_window() -> None:
+def test_a11_a_mass_loss_lasts_until_enough_of_its_bookies_are_back() -> None:
     lost = bookies()
     lost.on_registered(without(*TEN[:5]), now_s=10.0)
-    assert lost.is_mass_loss(310.0)
-    assert not lost.is_mass_loss(311.0)
+    audit(lost)
+    assert lost.is_mass_loss(86_400.0), "no time that passes brings a bookie back"
+    lost.on_registered(without(*TEN[:6]), now_s=86_400.0)
+    lost.on_registered(without(*TEN[1:6]), now_s=90_000.0)
+    assert lost.is_mass_loss(180_000.0), "more that go are part of it"
+    lost.on_registered(without(*TEN[1:5]), now_s=180_000.0)
+    assert not lost.is_mass_loss(180_000.0)
+    lost.on_registered(without(*TEN[:5]), now_s=190_000.0)
+    assert lost.is_mass_loss(190_000.0), "a bookie that comes and goes does not end it"
+
+
+def test_a11_a_mass_loss_lasts_until_enough_of_its_bookies_are_decommissioned() -> None:
+    lost = bookies()
+    lost.on_registered(without(*TEN[:5]), now_s=10.0)
+    lost.on_asked(now_s=1000.0)
+    audit(lost)
+    assert lost.is_mass_loss(1000.0), "who asks for an audit gets one, at the same pace"
+    lost.on_cookies(without(*TEN[:2]), now_s=2000.0)
+    assert not lost.is_mass_loss(2000.0)
+
+
+def test_a11_a_bookie_that_comes_and_goes_in_a_mass_loss_holds_up_no_audit() -> None:
+    """The wait is for bookies that went lately; else one of them could put it off for ever."""
+    lost = bookies()
+    lost.on_registered(without(*TEN[:6]), now_s=10.0)
+    lost.on_registered(without(*TEN[:5]), now_s=1000.0)
+    lost.on_registered(without(*TEN[:6]), now_s=1010.0)
+    assert lost.is_mass_loss(1010.0)
+    assert lost.due(1010.0) == DueAudit(40.0, "mass_loss")
 
 
 @pytest.mark.parametrize(("gone", "is_mass_loss"), [(4, False), (5, True)])

@@ -14,6 +14,8 @@ from magnetar.ledger.autorecovery.worker import Worker
 from magnetar.ledger.autorecovery.worker_settings import WorkerSettings
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerError, MetadataUnavailableError
+from magnetar.ledger.metadata.store import SessionState
+from magnetar.ledger.replication_lock import lock_path
 from magnetar.ledger.under_replication import EVERYTHING, Missing
 from tests.dictionary_store import DictionaryStore
 from tests.waiting import until
@@ -21,6 +23,8 @@ from tests.waiting import until
 UNAVAILABLE = MetadataUnavailableError("no contact")
 WHOLE = Repaired(RepairState.WHOLE)
 LOST = Repaired(RepairState.FAILED, "no bookie has them", "DataLoss", lost=((3, 4),))
+BROKEN_OFF = Repaired(RepairState.FAILED, "contended", "ContendedError", is_broken_off=True)
+UNREACHABLE = Repaired(RepairState.FAILED, "only on b1", "NotCopied", is_unreachable=True)
 
 
 class Clock:
@@ -73,9 +77,11 @@ class FailingStore(DictionaryStore):
 class Parts:
     """A worker whose loop the test runs, and which repairs as the test says."""
 
-    def __init__(self, *, deferred_items_max: int = 10) -> None:
-        self.store, self.clock = FailingStore(), Clock()
+    def __init__(self, *, deferred_items_max: int = 10, store: FailingStore | None = None) -> None:
+        self.store, self.clock = store or FailingStore(), Clock()
         self.repaired: Repaired | LedgerError = WHOLE
+        self.outcomes: dict[int, Repaired] = {}
+        """Outcomes of the ledgers that do not get `repaired`."""
         client = SimpleNamespace(
             channels=None,
             fetcher=SimpleNamespace(facts_of=None, note_bad=None),
@@ -102,7 +108,7 @@ class Parts:
     async def repair(self, ledger_id: int, reported: Missing, **_: object) -> Repaired:
         if isinstance(self.repaired, LedgerError):
             raise self.repaired
-        return self.repaired
+        return self.outcomes.get(ledger_id, self.repaired)
 
     async def publish(self, *ledger_ids: int) -> None:
         for ledger_id in ledger_ids:
@@ -121,6 +127,11 @@ class Parts:
     def due_at_s(self) -> tuple[float, float]:
         """When the next listing and the next attempt are due."""
         return self.worker._scan.due_at_s, self.worker._postponed.due_at_s
+
+    @property
+    def losses_shown(self) -> tuple[int, int]:
+        """The gauges of ledgers with lost, and with unreachable entries."""
+        return self.worker.metrics.lost_ledgers, self.worker.metrics.unreachable_ledgers
 
     def lost(self, ledger_id: int) -> bytes | None:
         """The record of the lost entries of a ledger."""
@@ -183,3 +194,76 @@ async def test_the_worker_goes_on_after_an_unforeseen_error(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+def two_workers(*, deferred_items_max: int = 10) -> tuple[Parts, Parts]:
+    """Two workers of one cluster; the bound is that of the first one."""
+    first = Parts(deferred_items_max=deferred_items_max)
+    return first, Parts(store=first.store)
+
+
+async def test_a_worker_whose_session_ended_shows_no_losses_of_ledgers_that_others_repair() -> None:
+    first, second = two_workers()
+    await first.publish(7, 8)
+    first.outcomes = {7: UNREACHABLE, 8: LOST}
+    await first.attempt_all()
+    assert first.losses_shown == (1, 1)
+    first.worker._on_session_change(SessionState.EXPIRED)
+    for ledger_id in (7, 8):
+        await first.store.delete(lock_path("/ledgers", ledger_id))
+    await second.attempt_all()
+    assert await second.worker.items.ids() == []
+    assert first.losses_shown == (0, 0)
+    assert first.lost(8) is None
+
+
+async def test_a_worker_shows_no_losses_of_a_ledger_whose_lock_another_worker_took() -> None:
+    first, second = two_workers(deferred_items_max=1)
+    await first.publish(6, 7)
+    first.repaired = second.repaired = UNREACHABLE
+    await first.attempt_all()
+    assert first.losses_shown == (0, 2), "one of them waits for its next attempt without its lock"
+    await second.attempt_all()
+    await first.attempt_all()
+    assert (first.losses_shown, second.losses_shown) == ((0, 1), (0, 1))
+
+
+async def test_a_loss_recorded_after_the_last_listing_is_forgotten_when_the_ledger_is_whole() -> (
+    None
+):
+    first, second = two_workers()
+    await first.publish(7)
+    await second.worker._turn()
+    assert second.worker._found == [7]
+    first.repaired = LOST
+    await first.attempt_all()
+    await first.store.delete(lock_path("/ledgers", 7))  # the first worker has stopped
+    await second.attempt_all()
+    assert await second.worker.items.ids() == []
+    assert second.lost(7) is None
+
+
+async def test_a_listing_finds_records_of_losses_that_no_item_names() -> None:
+    first, second = two_workers()
+    await first.publish(6)
+    first.repaired = LOST
+    await first.attempt_all()
+    await second.worker.items.note_lost(7, [(3, 4)])
+    await second.attempt_all()
+    assert second.lost(7) is None, "nothing would ever remove it"
+    assert second.lost(6) is not None, "its item is another worker's"
+
+
+async def test_an_attempt_that_breaks_off_ends_no_alarm_about_losses() -> None:
+    parts = Parts()
+    await parts.publish(7, 8)
+    parts.outcomes = {7: LOST, 8: UNREACHABLE}
+    await parts.attempt_all()
+    parts.outcomes = {7: BROKEN_OFF, 8: BROKEN_OFF}
+    await parts.attempt_all()
+    assert parts.losses_shown == (1, 1)
+    assert parts.lost(7) is not None
+    parts.outcomes = {}
+    await parts.attempt_all()
+    assert parts.losses_shown == (0, 0)
+    assert parts.lost(7) is None

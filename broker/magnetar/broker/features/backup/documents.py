@@ -35,7 +35,8 @@ class _Part(BaseModel):
 
 
 class Uncovered(_Part):
-    """Entries that a restore cannot bring back: in no object, or of a topic that is left out."""
+    """What a restore cannot bring back: entries in no object, or of a topic that is left out, and
+    the last acknowledgements of cursors."""
 
     ledgers: int = Field(default=0, ge=0)
     entries: int = Field(default=0, ge=0)
@@ -45,6 +46,14 @@ class Uncovered(_Part):
     """When the oldest of the ledgers was begun, ms since 1970; 0 if there are no such entries."""
     is_compacted: bool = False
     """Whether the topic has a compacted ledger, which no backup contains."""
+    cursors_rolled_back: int = Field(default=0, ge=0)
+    """Cursors that are in the backup with an older state, because their ledger is gone or damaged:
+    messages that were acknowledged later are delivered again."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether a restore brings everything back."""
+        return not (self.entries or self.is_compacted or self.cursors_rolled_back)
 
     def plus(self, other: "Uncovered") -> "Uncovered":
         """Return the sum of both."""
@@ -55,6 +64,7 @@ class Uncovered(_Part):
             bytes=self.bytes + other.bytes,
             since_ms=min(times, default=0),
             is_compacted=self.is_compacted or other.is_compacted,
+            cursors_rolled_back=self.cursors_rolled_back + other.cursors_rolled_back,
         )
 
 

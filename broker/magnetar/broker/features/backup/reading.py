@@ -77,7 +77,7 @@ class LogReading:
         topic = topic_of_log(path)
         if topic is None:
             raise BrokerMetadataError(f"{path} is not the path of a topic's log")
-        cursors = await self._cursors(path)
+        cursors, rolled_back = await self._cursors(path)
         await self._store.catch_up()
         found = await self.node(path)
         if found is None:
@@ -95,16 +95,24 @@ class LogReading:
             cursors,
             None if policies is None else policies[0],
             schemas_next,
-            await self._uncovered(metadata, cursors),
+            await self._uncovered(metadata, cursors, rolled_back),
         )
 
-    async def _cursors(self, path: str) -> Mapping[str, CursorNode]:
+    async def _cursors(self, path: str) -> tuple[Mapping[str, CursorNode], int]:
+        """Return the cursors of a log by name, and how many of them have an older state."""
         found: dict[str, CursorNode] = {}
+        rolled_back: set[str] = set()
         for name in await list_cursors(self._store, path):
-            state = await read_closed(self._client, self._store, path, name)
+            state = await read_closed(
+                self._client,
+                self._store,
+                path,
+                name,
+                on_rolled_back=lambda name=name: rolled_back.add(name),  # type: ignore[misc]
+            )
             if state is not None:
                 found[name] = state
-        return found
+        return found, len(rolled_back)
 
     async def _schemas_of(self, topic: TopicName) -> tuple[tuple[ManifestSchema, ...], int]:
         path = schemas_path(topic)
@@ -136,14 +144,16 @@ class LogReading:
         return Uncovered() if found is None else await self._entries_in(found[0].ledgers)
 
     async def _uncovered(
-        self, metadata: LogMetadata, cursors: Mapping[str, CursorNode]
+        self, metadata: LogMetadata, cursors: Mapping[str, CursorNode], rolled_back: int
     ) -> Uncovered:
         entries = await self._entries_in(
             [each for each in metadata.ledgers if not each.is_in_object]
         )
         compaction = cursors.get(COMPACTION_CURSOR)
         is_compacted = compaction is not None and bool(compaction.properties)
-        return entries.model_copy(update={"is_compacted": is_compacted})
+        return entries.model_copy(
+            update={"is_compacted": is_compacted, "cursors_rolled_back": rolled_back}
+        )
 
     async def _entries_in(self, ledgers: Sequence[LogLedger]) -> Uncovered:
         sizes = [await self._size(each) for each in ledgers]

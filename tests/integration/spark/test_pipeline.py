@@ -1,7 +1,8 @@
 """Archive, replay and rollup on a part of the flights, in one Spark session."""
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from magnetar.deploy.cli import app
+from magnetar.sdk import Client
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.spark.errors import ArchiveBusyError, PipelineError
 from magnetar.sdk.spark.pipeline.archive import (
@@ -20,7 +22,7 @@ from magnetar.sdk.spark.pipeline.archive import (
     archive,
     show_archive,
 )
-from magnetar.sdk.spark.pipeline.archive_log import Commit
+from magnetar.sdk.spark.pipeline.archive_log import UNKNOWN_DAY, Commit
 from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
 from magnetar.sdk.spark.pipeline.job import ClusterAddress
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings, replay, show_replayed
@@ -29,6 +31,7 @@ from magnetar.sdk.spark.pipeline.rollup import (
     rollup,
     show_rollup,
 )
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.chaos.pipeline.archives import Row, read_rows, state_of
 from tests.chaos.pipeline.expected import differences, rollup_by_pandas, rows_of_rollup
 from tests.chaos.pipeline.publishing import (
@@ -213,6 +216,30 @@ def test_an_archive_goes_on_behind_a_message_that_cannot_be_read_if_it_is_told_t
         archive(spark, stage.archive_of(topic, "poison"))
     store = archive(spark, stage.archive_of(topic, "poison", mode="DROPMALFORMED"))
     assert sorted(row["number"] for row in store.read().collect()) == [1, 2]
+
+
+def test_a_message_of_an_absurd_time_leaves_the_archive_usable(
+    spark: SparkSession, stage: Stage
+) -> None:
+    """Producers may write anything into the time of publishing, for instance nanoseconds."""
+    topic = "persistent://public/default/pipeline-absurd-times"
+    times_ms = (1_385_000_000_000, 1_385_000_000_000_000, 1_385_000_000_000_000_000)
+    asyncio.run(_publish_at(stage.url, topic, times_ms))
+    expected = {b"%d" % each for each in times_ms}
+    for _ in range(2):
+        store = archive(spark, stage.archive_of(topic, "absurd"))
+        # Python's times end with the year 9999.
+        assert {row["value"] for row in store.read().select("value").collect()} == expected
+    days = {each.day for each in store.state.files.values()}
+    assert {"2013-11-21", UNKNOWN_DAY} < days
+
+
+async def _publish_at(url: str, topic: str, times_ms: Iterable[int]) -> None:
+    async with Client(url) as client, await client.producer(topic) as producer:
+        for number, time_ms in enumerate(times_ms):
+            fields = MessageMetadata(publish_time=time_ms).SerializePartialToString()
+            await producer.send_entry(b"%d" % time_ms, messages=0, sequence_id=number, extra=fields)
+        await producer.flush()
 
 
 def test_a_job_that_starts_takes_no_rows_from_one_that_runs(

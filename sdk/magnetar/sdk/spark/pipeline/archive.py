@@ -27,7 +27,7 @@ from magnetar.arrow.stored.column_names import KEY, MESSAGE_ID, PUBLISH_TIME
 from magnetar.arrow.stored.column_names import TOPIC as SOURCE_TOPIC
 from magnetar.arrow.stored.slices import DROPMALFORMED, FAILFAST
 from magnetar.sdk.spark.errors import ArchiveError, PipelineError
-from magnetar.sdk.spark.pipeline.archive_log import Commit, DataFile, Watermark
+from magnetar.sdk.spark.pipeline.archive_log import UNKNOWN_DAY, Commit, DataFile, Watermark
 from magnetar.sdk.spark.pipeline.archive_store import (
     CHECKPOINT,
     COMMIT,
@@ -38,6 +38,7 @@ from magnetar.sdk.spark.pipeline.archive_store import (
     ORDER,
     TOPIC,
     ArchiveStore,
+    day_of_path,
 )
 from magnetar.sdk.spark.pipeline.job import (
     Chosen,
@@ -225,9 +226,9 @@ def archive_rows(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFr
         return (_placed(batch, marks) for batch in batches)
 
     placed = rows.mapInArrow(place, schema)
-    return placed.withColumnRenamed(SOURCE_TOPIC, TOPIC).withColumn(
-        DAY, f.date_format(PUBLISH_TIME, "yyyy-MM-dd")
-    )
+    # Producers may write any time: one that Spark cannot represent is null.
+    day = f.coalesce(f.date_format(PUBLISH_TIME, "yyyy-MM-dd"), f.lit(UNKNOWN_DAY))
+    return placed.withColumnRenamed(SOURCE_TOPIC, TOPIC).withColumn(DAY, day)
 
 
 def _placed(batch: pa.RecordBatch, marks: Mapping[str, tuple[int, ...]]) -> pa.RecordBatch:
@@ -315,7 +316,7 @@ def compact(
         return 0
     chosen = [each for group in groups for each in group]
     directory = store.new_directory()
-    rows = store.read(chosen).withColumn(DAY, f.col(DAY).cast("string"))
+    rows = store.read(chosen).withColumn(DAY, day_of_path())
     # One task for each topic and day, so that each becomes one file.
     placed = rows.repartition(len(groups), TOPIC, DAY).sortWithinPartitions(DAY, *ORDER)
     placed.write.partitionBy(TOPIC, DAY).parquet(store.storage.at(directory))

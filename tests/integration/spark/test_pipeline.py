@@ -5,12 +5,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
-from pulsar.schema import AvroSchema, Integer, Long, Record, StringSchema
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Long, Record, String, StringSchema
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
 from magnetar.deploy.cli import app
@@ -31,6 +33,7 @@ from magnetar.sdk.spark.pipeline.rollup import (
     rollup,
     show_rollup,
 )
+from magnetar.sdk.spark.query_schema import ArchivedColumns
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.chaos.pipeline.archives import Row, read_rows, state_of
 from tests.chaos.pipeline.expected import differences, rollup_by_pandas, rows_of_rollup
@@ -190,6 +193,65 @@ def test_a_field_that_was_widened_is_wide_in_the_whole_archive(
         store = archive(spark, stage.archive_of(topic, "widened"))
     assert {row["number"] for row in store.read().collect()} == {1, 1 << 40}
     assert len(store.state.files) == 1, "put together at the end"
+
+
+class Older(Record):  # type: ignore[misc]
+    number = Integer()
+    old = String(default=None, required_default=True)
+
+
+class Newer(Record):  # type: ignore[misc]
+    number = Integer()
+    new = String(default=None, required_default=True)
+
+
+_BOTH = [(1, "x", None), (2, None, "y")]
+"""Rows of a message of each: number, old and new."""
+
+
+def _send(stage: Stage, topic: str, schema: Any, message: Any) -> None:
+    client = pulsar.Client(stage.url)
+    client.create_producer(topic, schema=schema(type(message))).send(message)
+    client.close()
+
+
+def _archived(store: ArchiveStore) -> list[tuple[int, str | None, str | None]]:
+    rows = store.read().select("number", "old", "new").collect()
+    return sorted((row["number"], row["old"], row["new"]) for row in rows)
+
+
+@pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
+def test_a_field_that_the_newest_version_dropped_is_archived_from_older_messages(
+    spark: SparkSession, stage: Stage, schema: Any
+) -> None:
+    topic = f"persistent://public/default/pipeline-dropped-{schema.__name__}"
+    _send(stage, topic, schema, Older(number=1, old="x"))
+    _send(stage, topic, schema, Newer(number=2, new="y"))
+    store = archive(spark, stage.archive_of(topic, f"dropped-{schema.__name__}"))
+    assert _archived(store) == _BOTH
+
+
+@pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
+def test_a_field_that_comes_while_a_job_runs_is_archived(
+    spark: SparkSession, stage: Stage, monkeypatch: pytest.MonkeyPatch, schema: Any
+) -> None:
+    """The job has its columns by the time that the version of the second message is registered."""
+    topic = f"persistent://public/default/pipeline-added-{schema.__name__}"
+    _send(stage, topic, schema, Older(number=1, old="x"))
+
+    class Late(ArchivedColumns):
+        is_late = False
+
+        def now(self, *, missing_ok: bool = False) -> StructType:
+            found = super().now(missing_ok=missing_ok)
+            if not self.is_late:
+                self.is_late = True
+                _send(stage, topic, schema, Newer(number=2, new="y"))
+            return found
+
+    monkeypatch.setattr("magnetar.sdk.spark.pipeline.archive.ArchivedColumns", Late)
+    store = archive(spark, stage.archive_of(topic, f"added-{schema.__name__}"))
+    assert _archived(store) == _BOTH
 
 
 def test_an_archive_has_the_bytes_of_what_is_no_record(spark: SparkSession, stage: Stage) -> None:

@@ -36,7 +36,7 @@ from magnetar.arrow.iceberg.archive_rows import (
     undecoded_table,
 )
 from magnetar.arrow.iceberg.commits import CompactionLimits, ExpiryLimits, Head
-from magnetar.arrow.iceberg.evolution import stored_schema, with_dropped_fields
+from magnetar.arrow.iceberg.evolution import stored_schema
 from magnetar.arrow.iceberg.iceberg_table import IcebergTable, Surroundings
 from magnetar.arrow.iceberg.watermark import (
     Mark,
@@ -50,14 +50,14 @@ from magnetar.arrow.iceberg.watermark import (
 from magnetar.arrow.stored.column_names import TOPIC
 from magnetar.arrow.stored.column_types import METADATA_FIELDS
 from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.dropped_fields import older_schemas, with_dropped_fields
 from magnetar.arrow.stored.hold import Hold
 from magnetar.arrow.stored.planning import releasable
 from magnetar.arrow.stored.slices import PERMISSIVE, Slice, ValueSchema
 from magnetar.arrow.stored.source_options import SourceOptions
-from magnetar.arrow.stored.topic_schema import parsed, value_schema_of
+from magnetar.arrow.stored.topic_schema import value_schema_of
 from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger(__name__)
 
@@ -303,13 +303,7 @@ class Archiver:
         newest = value_schema_of(self._driver.schemas, states)
         if newest.kind not in ("JSON", "AVRO"):
             return newest
-        topics = {TopicName.parse(name).partitioned: None for name in states}
-        every = self._driver.schemas.schemas(topics, every=True)
-        older = [
-            parsed(each)
-            for stored in every.values()
-            for each in sorted(stored, key=lambda one: int(one["version"]), reverse=True)
-        ]
+        older = older_schemas(self._driver.schemas, states)
         return with_dropped_fields(newest, older)
 
     def _check_kept(

@@ -254,6 +254,65 @@ def test_a_field_that_comes_while_a_job_runs_is_archived(
     assert _archived(store) == _BOTH
 
 
+@pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
+def test_a_message_without_a_value_is_replayed_as_one(
+    spark: SparkSession, stage: Stage, schema: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record of nulls would bring a deleted key back."""
+    topic = f"persistent://public/default/pipeline-tombstone-{schema.__name__}"
+    _send(stage, topic, schema, Older(number=1, old="x"))
+    _send(stage, topic, schema, Older())
+    asyncio.run(_delete(stage.url, topic, "k"))
+    first = archive(spark, stage.archive_of(topic, f"tombstone-{schema.__name__}"))
+    encoding = "avro" if schema is AvroSchema else "json"
+    replay(
+        spark,
+        ReplaySettings(
+            brokers=stage.brokers, archive=first.storage.url, to=f"{topic}-again", schema=encoding
+        ),
+    )
+    again = archive(spark, stage.archive_of(f"{topic}-again", f"tombstone-{encoding}-again"))
+    for store in (first, again):
+        rows = store.read().orderBy("__ledgerId", "__entryId", "__batchIndex").collect()
+        assert [(row["number"], row["__key"], row["__nullValue"]) for row in rows] == [
+            (1, None, False),
+            (None, None, False),
+            (None, b"k", True),
+        ]
+    assert not caplog.records
+
+
+async def _delete(url: str, topic: str, key: str) -> None:
+    async with Client(url) as client, await client.producer(topic) as producer:
+        fields = MessageMetadata(partition_key=key, null_value=True).SerializePartialToString()
+        await producer.send_entry(b"", messages=0, sequence_id=0, extra=fields)
+        await producer.flush()
+
+
+def test_a_replay_of_an_older_archive_says_that_tombstones_are_not_known(
+    spark: SparkSession, stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ArchiveStore(spark, str(stage.directory / "without-flags"))
+    directory = store.new_directory()
+    frame = spark.createDataFrame(
+        [(1, 0), (None, 1)], "number int, __entryId bigint"
+    ).selectExpr(
+        "number", "'t' AS topic", "'2013-01-01' AS day", "__entryId", "0L AS __ledgerId",
+        "-1 AS __batchIndex", "CAST(NULL AS BINARY) AS __key", "CAST(NULL AS TIMESTAMP) AS "
+        "__eventTime", "CAST(NULL AS BINARY) AS __messageId", "now() AS __publishTime",
+        "map('a', 'b') AS __messageProperties",
+    )  # fmt: skip
+    frame.write.partitionBy("topic", "day").parquet(store.storage.at(directory))
+    store.commit(Commit(add=store.written(directory).files))
+    topic = "persistent://public/default/pipeline-without-flags"
+    settings = ReplaySettings(
+        brokers=stage.brokers, archive=store.storage.url, to=topic, schema="json"
+    )
+    assert replay(spark, settings).rows == 2
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("1 archived rows have no value")
+
+
 def test_an_archive_has_the_bytes_of_what_is_no_record(spark: SparkSession, stage: Stage) -> None:
     """Text would be another column than in the archives that there are, and none for a replay."""
     topic = "persistent://public/default/pipeline-text"

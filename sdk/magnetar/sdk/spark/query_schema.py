@@ -12,6 +12,7 @@ from magnetar.arrow.stored.column_names import VALUE
 from magnetar.arrow.stored.column_types import (
     METADATA_FIELDS,
     METADATA_NAMES,
+    NULL_VALUE_FIELD,
     all_columns,
     value_fields,
 )
@@ -40,7 +41,8 @@ class ArchivedColumns:
     """The columns of an archive: the fields of JSON and AVRO; the bytes for other schemas.
 
     Fields that the newest version of a schema has dropped are among them: older messages may not
-    be archived yet. A replay makes identical messages of the columns.
+    be archived yet. Beside fields, a column says which messages have no value. A replay makes
+    identical messages of the columns.
     """
 
     def __init__(self, options: Mapping[str, str], *, reserved: Collection[str] = ()) -> None:
@@ -79,7 +81,7 @@ class ArchivedColumns:
             return spark_schema([pa.field(VALUE, pa.binary()), *METADATA_FIELDS])
         older = older_schemas(self._driver.schemas, topics)
         every = with_dropped_fields(newest, older, reserved=self._reserved)
-        return spark_schema([*value_fields(every), *METADATA_FIELDS])
+        return spark_schema([*value_fields(every), *METADATA_FIELDS, NULL_VALUE_FIELD])
 
 
 def query_values(

@@ -423,6 +423,28 @@ def test_a_crash_between_the_two_tables_adds_nothing_twice(
     assert len(by_pyiceberg(lake.table(undecoded_name(NAME)))) == 1
 
 
+def test_a_message_that_is_too_large_after_a_crash_between_the_two_tables_is_not_lost(
+    lake: Lake, client: pulsar.Client, topic: str
+) -> None:
+    """The second table is ahead of that message, which the killed job had decoded."""
+    producer = client.create_producer(
+        topic,
+        schema=AvroSchema(Order1),
+        compression_type=pulsar.CompressionType.LZ4,
+        batching_enabled=False,
+    )
+    producer.send(Order1(customer="a", count=1, price=0.0, note="x" * (9 << 20)))
+    publish_to(client, topic, [b"\xff"])
+    InterruptedCatalog.left = 1
+    with pytest.raises(KeyboardInterrupt):
+        lake.archive_here(topic, kind=InterruptedCatalog)
+    lake.archive_here(topic, batch_bytes=1 << 20)
+    assert not by_pyiceberg(lake.table())["count"].to_pylist()
+    large, bad = by_pyiceberg(lake.table(undecoded_name(NAME))).to_pylist()
+    assert large["raw_is_entry"]
+    assert bad["raw"] == b"\xff"
+
+
 def test_what_a_producer_encrypted_is_kept_as_it_is(
     lake: Lake, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

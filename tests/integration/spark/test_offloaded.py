@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.integration.pulsar_client.support import connect
 from tests.integration.pulsar_client.test_offloading import ALL, admin, are, fill, move
 from tests.integration.spark.support import keep_topics, load, options_for
+from tests.integration.spark.test_slices import bookies_without_ledgers, planned, read
 from tests.standalone import Standalone
 from tests.waiting import wait_until
 
@@ -76,3 +77,13 @@ def test_what_is_in_both_is_read_from_bookies(
             each.write_bytes(b"not an object")
     nobody = {"service.url": "pulsar://127.0.0.1:1"}
     assert values(spark, server, topic, **nobody) == [b"%04d" % number for number in range(100)]
+
+
+def test_what_left_the_bookies_after_planning_comes_through_brokers(
+    server: Standalone, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic)
+    reader, slices = planned(options_for(server, topic=topic, sliceBytes="500"))
+    move(server, topic)
+    bookies_without_ledgers(monkeypatch)
+    assert read(reader, slices) == [b"%04d" % number for number in range(100)]

@@ -1,18 +1,22 @@
 """Archive, replay and rollup on a part of the flights, in one Spark session."""
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
-from pulsar.schema import AvroSchema, Integer, Long, Record, StringSchema
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Long, Record, String, StringSchema
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
 from magnetar.deploy.cli import app
+from magnetar.sdk import Client
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.spark.errors import ArchiveBusyError, PipelineError
 from magnetar.sdk.spark.pipeline.archive import (
@@ -20,7 +24,7 @@ from magnetar.sdk.spark.pipeline.archive import (
     archive,
     show_archive,
 )
-from magnetar.sdk.spark.pipeline.archive_log import Commit
+from magnetar.sdk.spark.pipeline.archive_log import UNKNOWN_DAY, Commit
 from magnetar.sdk.spark.pipeline.archive_store import ArchiveStore
 from magnetar.sdk.spark.pipeline.job import ClusterAddress
 from magnetar.sdk.spark.pipeline.replay import ReplaySettings, replay, show_replayed
@@ -29,6 +33,8 @@ from magnetar.sdk.spark.pipeline.rollup import (
     rollup,
     show_rollup,
 )
+from magnetar.sdk.spark.query_schema import ArchivedColumns
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.chaos.pipeline.archives import Row, read_rows, state_of
 from tests.chaos.pipeline.expected import differences, rollup_by_pandas, rows_of_rollup
 from tests.chaos.pipeline.publishing import (
@@ -189,6 +195,124 @@ def test_a_field_that_was_widened_is_wide_in_the_whole_archive(
     assert len(store.state.files) == 1, "put together at the end"
 
 
+class Older(Record):  # type: ignore[misc]
+    number = Integer()
+    old = String(default=None, required_default=True)
+
+
+class Newer(Record):  # type: ignore[misc]
+    number = Integer()
+    new = String(default=None, required_default=True)
+
+
+_BOTH = [(1, "x", None), (2, None, "y")]
+"""Rows of a message of each: number, old and new."""
+
+
+def _send(stage: Stage, topic: str, schema: Any, message: Any) -> None:
+    client = pulsar.Client(stage.url)
+    client.create_producer(topic, schema=schema(type(message))).send(message)
+    client.close()
+
+
+def _archived(store: ArchiveStore) -> list[tuple[int, str | None, str | None]]:
+    rows = store.read().select("number", "old", "new").collect()
+    return sorted((row["number"], row["old"], row["new"]) for row in rows)
+
+
+@pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
+def test_a_field_that_the_newest_version_dropped_is_archived_from_older_messages(
+    spark: SparkSession, stage: Stage, schema: Any
+) -> None:
+    topic = f"persistent://public/default/pipeline-dropped-{schema.__name__}"
+    _send(stage, topic, schema, Older(number=1, old="x"))
+    _send(stage, topic, schema, Newer(number=2, new="y"))
+    store = archive(spark, stage.archive_of(topic, f"dropped-{schema.__name__}"))
+    assert _archived(store) == _BOTH
+
+
+@pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
+def test_a_field_that_comes_while_a_job_runs_is_archived(
+    spark: SparkSession, stage: Stage, monkeypatch: pytest.MonkeyPatch, schema: Any
+) -> None:
+    """The job has its columns by the time that the version of the second message is registered."""
+    topic = f"persistent://public/default/pipeline-added-{schema.__name__}"
+    _send(stage, topic, schema, Older(number=1, old="x"))
+
+    class Late(ArchivedColumns):
+        is_late = False
+
+        def now(self, *, missing_ok: bool = False) -> StructType:
+            found = super().now(missing_ok=missing_ok)
+            if not self.is_late:
+                self.is_late = True
+                _send(stage, topic, schema, Newer(number=2, new="y"))
+            return found
+
+    monkeypatch.setattr("magnetar.sdk.spark.pipeline.archive.ArchivedColumns", Late)
+    store = archive(spark, stage.archive_of(topic, f"added-{schema.__name__}"))
+    assert _archived(store) == _BOTH
+
+
+@pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
+def test_a_message_without_a_value_is_replayed_as_one(
+    spark: SparkSession, stage: Stage, schema: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record of nulls would bring a deleted key back."""
+    topic = f"persistent://public/default/pipeline-tombstone-{schema.__name__}"
+    _send(stage, topic, schema, Older(number=1, old="x"))
+    _send(stage, topic, schema, Older())
+    asyncio.run(_delete(stage.url, topic, "k"))
+    first = archive(spark, stage.archive_of(topic, f"tombstone-{schema.__name__}"))
+    encoding = "avro" if schema is AvroSchema else "json"
+    replay(
+        spark,
+        ReplaySettings(
+            brokers=stage.brokers, archive=first.storage.url, to=f"{topic}-again", schema=encoding
+        ),
+    )
+    again = archive(spark, stage.archive_of(f"{topic}-again", f"tombstone-{encoding}-again"))
+    for store in (first, again):
+        rows = store.read().orderBy("__ledgerId", "__entryId", "__batchIndex").collect()
+        assert [(row["number"], row["__key"], row["__nullValue"]) for row in rows] == [
+            (1, None, False),
+            (None, None, False),
+            (None, b"k", True),
+        ]
+    assert not caplog.records
+
+
+async def _delete(url: str, topic: str, key: str) -> None:
+    async with Client(url) as client, await client.producer(topic) as producer:
+        fields = MessageMetadata(partition_key=key, null_value=True).SerializePartialToString()
+        await producer.send_entry(b"", messages=0, sequence_id=0, extra=fields)
+        await producer.flush()
+
+
+def test_a_replay_of_an_older_archive_says_that_tombstones_are_not_known(
+    spark: SparkSession, stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ArchiveStore(spark, str(stage.directory / "without-flags"))
+    directory = store.new_directory()
+    frame = spark.createDataFrame(
+        [(1, 0), (None, 1)], "number int, __entryId bigint"
+    ).selectExpr(
+        "number", "'t' AS topic", "'2013-01-01' AS day", "__entryId", "0L AS __ledgerId",
+        "-1 AS __batchIndex", "CAST(NULL AS BINARY) AS __key", "CAST(NULL AS TIMESTAMP) AS "
+        "__eventTime", "CAST(NULL AS BINARY) AS __messageId", "now() AS __publishTime",
+        "map('a', 'b') AS __messageProperties",
+    )  # fmt: skip
+    frame.write.partitionBy("topic", "day").parquet(store.storage.at(directory))
+    store.commit(Commit(add=store.written(directory).files))
+    topic = "persistent://public/default/pipeline-without-flags"
+    settings = ReplaySettings(
+        brokers=stage.brokers, archive=store.storage.url, to=topic, schema="json"
+    )
+    assert replay(spark, settings).rows == 2
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("1 archived rows have no value")
+
+
 def test_an_archive_has_the_bytes_of_what_is_no_record(spark: SparkSession, stage: Stage) -> None:
     """Text would be another column than in the archives that there are, and none for a replay."""
     topic = "persistent://public/default/pipeline-text"
@@ -213,6 +337,30 @@ def test_an_archive_goes_on_behind_a_message_that_cannot_be_read_if_it_is_told_t
         archive(spark, stage.archive_of(topic, "poison"))
     store = archive(spark, stage.archive_of(topic, "poison", mode="DROPMALFORMED"))
     assert sorted(row["number"] for row in store.read().collect()) == [1, 2]
+
+
+def test_a_message_of_an_absurd_time_leaves_the_archive_usable(
+    spark: SparkSession, stage: Stage
+) -> None:
+    """Producers may write anything into the time of publishing, for instance nanoseconds."""
+    topic = "persistent://public/default/pipeline-absurd-times"
+    times_ms = (1_385_000_000_000, 1_385_000_000_000_000, 1_385_000_000_000_000_000)
+    asyncio.run(_publish_at(stage.url, topic, times_ms))
+    expected = {b"%d" % each for each in times_ms}
+    for _ in range(2):
+        store = archive(spark, stage.archive_of(topic, "absurd"))
+        # Python's times end with the year 9999.
+        assert {row["value"] for row in store.read().select("value").collect()} == expected
+    days = {each.day for each in store.state.files.values()}
+    assert {"2013-11-21", UNKNOWN_DAY} < days
+
+
+async def _publish_at(url: str, topic: str, times_ms: Iterable[int]) -> None:
+    async with Client(url) as client, await client.producer(topic) as producer:
+        for number, time_ms in enumerate(times_ms):
+            fields = MessageMetadata(publish_time=time_ms).SerializePartialToString()
+            await producer.send_entry(b"%d" % time_ms, messages=0, sequence_id=number, extra=fields)
+        await producer.flush()
 
 
 def test_a_job_that_starts_takes_no_rows_from_one_that_runs(

@@ -3,15 +3,17 @@
 A round looks at the topics once, and reads everything confirmed then and after the table's
 watermark. Rows are collected up to a limit of bytes; then two commits follow. First, undecodable
 messages go to their own table. Then the rows go to the table, with the watermark. A job that was
-killed begins after the table's watermark, and leaves out what the second table already has by that
-table's own watermark. So nothing is lost and nothing is duplicated, in either table.
+killed begins after the table's watermark, and leaves out the rows that the second table already
+has. That table's own watermark says where to look for them. It is no proof: a message that it
+covers was decoded before the kill, and may be too large now. So nothing is lost and nothing is
+duplicated, in either table.
 
 A subscription on each topic retains the messages that are not archived yet. It is named after the
 table, and moves after each commit.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -28,6 +30,7 @@ from magnetar.arrow.errors import (
 from magnetar.arrow.iceberg.archive_rows import (
     ENTRY,
     LEDGER,
+    ORDER,
     PLACE_FIELDS,
     UNDECODED_SCHEMA,
     ArchiveRows,
@@ -36,7 +39,7 @@ from magnetar.arrow.iceberg.archive_rows import (
     undecoded_table,
 )
 from magnetar.arrow.iceberg.commits import CompactionLimits, ExpiryLimits, Head
-from magnetar.arrow.iceberg.evolution import stored_schema, with_dropped_fields
+from magnetar.arrow.iceberg.evolution import stored_schema
 from magnetar.arrow.iceberg.iceberg_table import IcebergTable, Surroundings
 from magnetar.arrow.iceberg.watermark import (
     Mark,
@@ -53,14 +56,14 @@ from magnetar.arrow.iceberg.watermark import (
 from magnetar.arrow.stored.column_names import TOPIC
 from magnetar.arrow.stored.column_types import METADATA_FIELDS
 from magnetar.arrow.stored.driver import SourceDriver
+from magnetar.arrow.stored.dropped_fields import older_schemas, with_dropped_fields
 from magnetar.arrow.stored.hold import Hold
 from magnetar.arrow.stored.planning import releasable
 from magnetar.arrow.stored.slices import PERMISSIVE, Slice, ValueSchema
 from magnetar.arrow.stored.source_options import SourceOptions
-from magnetar.arrow.stored.topic_schema import parsed, value_schema_of
+from magnetar.arrow.stored.topic_schema import value_schema_of
 from magnetar.arrow.stored.topic_states import TopicState
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.wire.topic_name import TopicName
 
 _log = logging.getLogger(__name__)
 
@@ -306,13 +309,7 @@ class Archiver:
         newest = value_schema_of(self._driver.schemas, states)
         if newest.kind not in ("JSON", "AVRO"):
             return newest
-        topics = {TopicName.parse(name).partitioned: None for name in states}
-        every = self._driver.schemas.schemas(topics, every=True)
-        older = [
-            parsed(each)
-            for stored in every.values()
-            for each in sorted(stored, key=lambda one: int(one["version"]), reverse=True)
-        ]
+        older = older_schemas(self._driver.schemas, states)
         return with_dropped_fields(newest, older)
 
     def _check_kept(
@@ -411,14 +408,14 @@ class Archiver:
 
     def _add_undecoded(self, batch: _Batch, marks: Watermark, plan: _Plan) -> int:
         """Add the undecoded rows that the second table lacks; return their number."""
-        known = self._undecoded_head.watermark
-        rows = _not_archived(batch.undecoded, known)
-        if not rows:
+        if not batch.undecoded:
             return 0
         if not self._undecoded.is_there:
             self._undecoded_head = self._undecoded.create(UNDECODED_SCHEMA)
-            known = self._undecoded_head.watermark
-            rows = _not_archived(rows, known)
+        known = self._undecoded_head.watermark
+        rows = _not_stored(batch.undecoded, known, self._undecoded)
+        if not rows:
+            return 0
         self._undecoded_head = self._append(
             self._undecoded,
             undecoded_table(rows),
@@ -501,18 +498,30 @@ class Archiver:
         table.expire(expiry, now_ms=self._world.wall_ms())
 
 
-def _not_archived(
-    rows: Iterable[dict[str, object]], marks: Mapping[str, Mark]
+def _not_stored(
+    rows: Sequence[dict[str, object]], marks: Mapping[str, Mark], table: IcebergTable
 ) -> list[dict[str, object]]:
-    """Return the rows that a table with this watermark lacks."""
-    found = []
-    for each in rows:
-        ledger_id, entry_id = each[LEDGER], each[ENTRY]
-        assert isinstance(ledger_id, int)
-        assert isinstance(entry_id, int)
-        if not is_archived(marks, str(each[TOPIC]), ledger_id=ledger_id, entry_id=entry_id):
-            found.append(each)
-    return found
+    """Return the rows that a table with this watermark lacks.
+
+    The table is only read after a crash: usually its watermark covers none of the rows.
+    """
+    ledger_ids = {_ledger_of(each) for each in rows if _is_covered(each, marks)}
+    if not ledger_ids:
+        return list(rows)
+    stored = table.places(ledger_ids)
+    return [each for each in rows if tuple(each[name] for name in ORDER) not in stored]
+
+
+def _ledger_of(row: Mapping[str, object]) -> int:
+    ledger_id = row[LEDGER]
+    assert isinstance(ledger_id, int)
+    return ledger_id
+
+
+def _is_covered(row: Mapping[str, object], marks: Mapping[str, Mark]) -> bool:
+    entry_id = row[ENTRY]
+    assert isinstance(entry_id, int)
+    return is_archived(marks, str(row[TOPIC]), ledger_id=_ledger_of(row), entry_id=entry_id)
 
 
 def undecoded_name(table: str) -> str:

@@ -9,16 +9,12 @@ Types are Arrow's. `stored_schema` maps them to those of a table: Iceberg has no
 integers.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
 from magnetar.arrow.errors import EvolutionError
-from magnetar.arrow.stored.slices import ValueSchema
 
 _DEPTH_MAX = 64
 
@@ -110,71 +106,3 @@ def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
         return bool(narrow.scale == wide.scale and narrow.precision < wide.precision)
     pairs = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
     return any(narrow.equals(one) and wide.equals(other) for one, other in pairs)
-
-
-def with_dropped_fields(newest: ValueSchema, older: Sequence[ValueSchema]) -> ValueSchema:
-    """Return the newest schema, plus the fields of older versions that it has dropped.
-
-    Messages of an older version may still be unread, and their values belong in the table. Only
-    fields whose types have no name of their own are added: a record or an enum could be defined
-    twice. `older` is given newest first.
-    """
-    if newest.kind not in ("JSON", "AVRO"):
-        return newest
-    definition = _record_of(newest)
-    if definition is None:
-        return newest
-    fields = list(definition["fields"])
-    known = {_lower(name) for field in fields for name in (field["name"], *_aliases(field))}
-    for version in older:
-        record = _record_of(version) if version.kind == newest.kind else None
-        for field in record["fields"] if record else ():
-            if _lower(field["name"]) in known or not _is_plain(field["type"]):
-                continue
-            known.add(_lower(field["name"]))
-            fields.append(
-                {"name": field["name"], "type": _nullable(field["type"]), "default": None}
-            )
-    if len(fields) == len(definition["fields"]):
-        return newest
-    return replace(newest, definition=json.dumps({**definition, "fields": fields}))
-
-
-def _record_of(schema: ValueSchema) -> dict[str, Any] | None:
-    try:
-        found = json.loads(schema.definition)
-    except ValueError:
-        return None  # the reader of the schema reports the error
-    is_record = isinstance(found, dict) and found.get("type") == "record"
-    return found if is_record and isinstance(found.get("fields"), list) else None
-
-
-def _aliases(field: dict[str, Any]) -> list[str]:
-    found = field.get("aliases", [])
-    return [str(each) for each in found] if isinstance(found, list) else []
-
-
-def _lower(name: object) -> str:
-    return str(name).lower()
-
-
-_PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-
-
-def _is_plain(kind: Any) -> bool:
-    """Return whether a type defines no name and refers to none."""
-    if isinstance(kind, list):
-        return all(_is_plain(each) for each in kind)
-    if isinstance(kind, dict):
-        parts = [kind[name] for name in ("items", "values") if name in kind]
-        inner = kind.get("type")
-        return all(_is_plain(each) for each in parts) and (
-            inner in ("array", "map") or _is_plain(inner)
-        )
-    return kind in _PLAIN
-
-
-def _nullable(kind: Any) -> list[Any]:
-    """Return a union with null as its first member, as the default null requires."""
-    members = kind if isinstance(kind, list) else [kind]
-    return ["null", *(each for each in members if each != "null")]

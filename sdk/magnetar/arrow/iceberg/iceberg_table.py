@@ -11,7 +11,7 @@ here.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -228,6 +228,14 @@ class IcebergTable:
             if found is not None:
                 return found
         raise AssertionError("the tries end with an error")
+
+    def places(self, ledger_ids: Collection[int]) -> set[tuple[object, ...]]:
+        """Return topic, ledger, entry and index of all rows of these ledgers."""
+        with _translated(f"table {self.name}: reading it"):
+            chosen = f"{LEDGER} in ({', '.join(map(str, ledger_ids))})"
+            scan = self._loaded.scan(chosen, selected_fields=ORDER)
+            columns = scan.to_arrow().select(ORDER).to_pydict()
+        return set(zip(*columns.values(), strict=True))
 
     def _applied(self, token: str, planned: Head) -> Head | None:
         """Return the head if the commit with this token is in the table; else None.

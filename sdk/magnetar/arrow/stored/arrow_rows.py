@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 
 from magnetar.arrow.stored.column_names import (
@@ -19,6 +20,7 @@ from magnetar.arrow.stored.column_names import (
     EVENT_TIME,
     KEY,
     MESSAGE_ID,
+    NULL_VALUE,
     PROPERTIES,
     PUBLISH_TIME,
     TOPIC,
@@ -301,6 +303,8 @@ class ArrowRows:
             return _binary_array(self._id_parts, self._id_lengths)
         if name == KEY:
             return self._key_column(kind)
+        if name == NULL_VALUE:
+            return _flags(self._nulls, rows)
         if name == ERROR:
             return _sparse({**unfit, **self._unfit}, rows, kind)
         if name == EVENT_TIME:
@@ -318,6 +322,13 @@ class ArrowRows:
         except pa.ArrowInvalid:  # the query wants text, and some keys are not UTF-8
             texts = {row: key.decode("utf-8", "replace") for row, key in self._keys.items()}
             return _sparse(texts, self.rows, kind)
+
+
+def _flags(rows: Iterable[int], count: int) -> pa.Array:
+    """Return booleans that are true in some rows."""
+    flags = np.zeros(count, dtype=np.bool_)
+    flags[list(rows)] = True
+    return pa.array(flags)
 
 
 def _micros(times_ms: Mapping[int, int]) -> dict[int, int]:

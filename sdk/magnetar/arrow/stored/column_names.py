@@ -13,6 +13,7 @@ MESSAGE_ID = "__messageId"
 PUBLISH_TIME = "__publishTime"
 EVENT_TIME = "__eventTime"
 PROPERTIES = "__messageProperties"
+NULL_VALUE = "__nullValue"
 ERROR = "__error"
 
 _DIGITS_MAX = 38

@@ -21,6 +21,7 @@ from magnetar.arrow.stored.column_names import (
     KEY,
     KEY_PART,
     MESSAGE_ID,
+    NULL_VALUE,
     PROPERTIES,
     PUBLISH_TIME,
     TOPIC,
@@ -47,13 +48,17 @@ METADATA_FIELDS = (
 ERROR_FIELD = pa.field(ERROR, pa.string())
 """Why a message has no value, or only a part of it; else null. Only with mode PERMISSIVE."""
 
+NULL_VALUE_FIELD = pa.field(NULL_VALUE, pa.bool_())
+"""Whether a message has no value, as a tombstone. The columns of a record are null for it, but they
+may be null for a record, too. Only in queries that ask for it."""
+
 CHANGE = "__change"
 UPSERT, DELETE = "upsert", "delete"
 CHANGE_FIELD = pa.field(CHANGE, pa.string())
 """Effect of a message on the table of newest values: it sets the value of its key, or removes it.
 Only in a change feed."""
 
-METADATA_NAMES = frozenset(each.name for each in (*METADATA_FIELDS, ERROR_FIELD))
+METADATA_NAMES = frozenset(each.name for each in (*METADATA_FIELDS, NULL_VALUE_FIELD, ERROR_FIELD))
 _RESERVED = frozenset(name.lower() for name in METADATA_NAMES)
 """Names that a field of a record cannot have as a column. Spark ignores case in column names."""
 

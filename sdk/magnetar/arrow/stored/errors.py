@@ -46,6 +46,15 @@ class DataLossError(MagnetarArrowError):
 class EntryLossError(DataLossError):
     """The first entry that was not delivered is lost; later ones may exist."""
 
+    def __init__(self, message: str, *, may_have_moved: bool = False) -> None:
+        """
+        Args:
+            may_have_moved: one of the entry's bookies does not have the ledger at all. It may have
+                left them for an object store, or for other bookies.
+        """
+        super().__init__(message)
+        self.may_have_moved = may_have_moved
+
 
 class UnreachableError(MagnetarArrowError):
     """A broker, bookie or metadata store does not answer."""

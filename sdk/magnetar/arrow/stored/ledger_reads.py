@@ -94,7 +94,8 @@ class LedgerReads:
             else:
                 failure = _failed(part.ledger_id, at, problems)
                 if isinstance(failure, DataLossError) and self._may_go_on(part, at):
-                    raise EntryLossError(str(failure))
+                    moved = not isinstance(failure, EntryLossError) or failure.may_have_moved
+                    raise EntryLossError(str(failure), may_have_moved=moved)
                 raise failure
 
     def one(self, part: LedgerPart, entry_id: int) -> bytes:
@@ -227,5 +228,7 @@ def _failed(ledger_id: int, entry_id: int, problems: Sequence[LedgerError]) -> E
         return UnreachableError(f"{where}: {said}")
     if any(isinstance(each, DigestMismatchError) for each in problems):
         return CorruptDataError(f"{where}: {said}")
-    has_ledger = any(isinstance(each, NoSuchEntryError) for each in problems)
-    return (EntryLossError if has_ledger else DataLossError)(f"{where}: {said}")
+    without_ledger = [isinstance(each, NoSuchLedgerOnBookieError) for each in problems]
+    if all(without_ledger):
+        return DataLossError(f"{where}: {said}")
+    return EntryLossError(f"{where}: {said}", may_have_moved=any(without_ledger))

@@ -2,8 +2,10 @@
 
 Entries come from bookies. From the first entry whose bookies cannot be reached, they come through a
 broker. An unreachable bookie may still hold the entries: brokers are nearer to it. If bookies
-answer that entries are gone or damaged, that is final. A ledger in an object store may have left
-the bookies. It is then read from the store, and through a broker if this executor cannot read it.
+answer that entries are gone or damaged, that is final. If they no longer have the ledger, it may
+have left them for an object store, or for other bookies, since the query was planned: it comes
+through a broker, whose answer is final. A ledger that was in an object store when the query was
+planned is then read from the store, and through a broker if this executor cannot read it.
 
 A worker process reads many slices, one after the other (`settle_worker`). Modules imported by its
 second task stay for good: `gc.freeze` takes them out of every later round of the garbage collector.
@@ -322,6 +324,8 @@ class FallbackReads:
         """Error that stopped reads of objects from this process."""
         self._problem: UnreachableError | None = None
         """Error that stopped reads from bookies."""
+        self._denied = -1
+        """Ledger that neither bookies nor brokers have."""
         self._bookies: LedgerReads
         if before is not None:
             self._bookies, self._problem = before._bookies, before._problem
@@ -352,6 +356,7 @@ class FallbackReads:
             DataLossError, CorruptDataError: see `LedgerReads.entries`.
             UnreachableError: neither bookies, nor the object store, nor brokers deliver them.
         """
+        loss: DataLossError | None = None
         if self._problem is None and part.ensembles:
             try:
                 for first, payloads in self._bookies.entries(part):
@@ -362,9 +367,12 @@ class FallbackReads:
                 if not self._slice.settings.service_url and part.object is None:
                     raise
                 self._turn_to_brokers(error)
-            except DataLossError:
+            except DataLossError as error:
+                # Otherwise it has left the bookies since the query was planned.
                 if part.object is None:
-                    raise  # it has left the bookies since the query was planned
+                    if not self._may_be_elsewhere(part, error):
+                        raise
+                    loss = error
         if part.object is not None and self._object_problem is None:
             try:
                 for first, payloads in self._stored().entries(part):
@@ -380,10 +388,24 @@ class FallbackReads:
         try:
             yield from self._opened().entries(part)
         except UnreachableError as error:
-            problem = self._problem if part.object is None else self._object_problem
+            problem = loss or (self._problem if part.object is None else self._object_problem)
             if problem is None:
                 raise
             raise UnreachableError(f"{problem}; nor through brokers: {error}") from error
+        except DataLossError as error:
+            if loss is None:
+                raise
+            self._denied = part.ledger_id
+            raise loss from error
+
+    def _may_be_elsewhere(self, part: LedgerPart, error: DataLossError) -> bool:
+        """Return whether brokers may have what bookies denied.
+
+        Entries of a ledger that its bookies still have are not elsewhere.
+        """
+        if isinstance(error, EntryLossError) and not error.may_have_moved:
+            return False
+        return bool(self._slice.settings.service_url) and part.ledger_id != self._denied
 
     def _turn_to_brokers(self, error: UnreachableError) -> None:
         self._problem = error

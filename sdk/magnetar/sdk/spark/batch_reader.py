@@ -67,7 +67,11 @@ class BatchReader(DataSourceReader):
         _warn_of_missing(states)
         _warn_of_unread(states)
         value_schema = query_values(
-            driver, states, self._options, bytes_do=wants_bytes_only(self._schema)
+            driver,
+            states,
+            self._options,
+            bytes_do=wants_bytes_only(self._schema),
+            columns=self._schema.names,
         )
         value_columns(self._schema, value_schema)
         starts, ends = driver.starts(states), driver.ends(states)

@@ -15,6 +15,7 @@ from magnetar.arrow.stored.column_types import (
     ERROR_FIELD,
     METADATA_FIELDS,
     METADATA_NAMES,
+    NULL_VALUE_FIELD,
     is_record,
     value_fields,
     value_type,
@@ -25,7 +26,8 @@ from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.query_schema import arrow_schema, spark_schema
 
 _METADATA_TYPES: Mapping[str, DataType] = {
-    each.name: each.dataType for each in spark_schema([*METADATA_FIELDS, ERROR_FIELD]).fields
+    each.name: each.dataType
+    for each in spark_schema([*METADATA_FIELDS, NULL_VALUE_FIELD, ERROR_FIELD]).fields
 }
 
 _RECORD_KINDS = ("JSON", "AVRO", protobuf_columns.KIND)

@@ -341,7 +341,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_schema(self, driver: SourceDriver, states: Mapping[str, TopicState]) -> None:
         self._value_schema = query_values(
-            driver, states, self._options, bytes_do=wants_bytes_only(self._schema)
+            driver,
+            states,
+            self._options,
+            bytes_do=wants_bytes_only(self._schema),
+            columns=self._schema.names,
         )
         value_columns(self._schema, self._value_schema)
 

@@ -1,24 +1,14 @@
 """Schema versions as columns of a table: what is added, what widens, and what is refused."""
 
-import json
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
 from magnetar.arrow.errors import EvolutionError
-from magnetar.arrow.iceberg.evolution import evolved, stored_schema, with_dropped_fields
-from magnetar.arrow.stored.column_types import value_fields
-from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.arrow.iceberg.evolution import evolved, stored_schema
 
 
 def columns(**types: pa.DataType) -> pa.Schema:
     return pa.schema(list(types.items()))
-
-
-def record(*fields: tuple[str, Any]) -> ValueSchema:
-    listed = [{"name": name, "type": kind} for name, kind in fields]
-    return ValueSchema("AVRO", json.dumps({"type": "record", "name": "R", "fields": listed}))
 
 
 def test_a_table_has_no_small_integers_and_no_large_text() -> None:
@@ -103,38 +93,3 @@ def test_evolving_twice_changes_nothing() -> None:
     once = evolved(old, new)
     assert evolved(once, new) == once
     assert evolved(once, old) == once
-
-
-def test_a_field_that_the_newest_version_dropped_has_a_column() -> None:
-    found = with_dropped_fields(
-        record(("a", "long")),
-        [record(("a", "int"), ("b", "string")), record(("c", ["null", "int"]))],
-    )
-    assert [each.name for each in value_fields(found)] == ["a", "b", "c"]
-    assert json.loads(found.definition)["fields"][1] == {
-        "name": "b",
-        "type": ["null", "string"],
-        "default": None,
-    }
-
-
-def test_renamed_and_named_types_are_not_taken_over() -> None:
-    newest = ValueSchema(
-        "AVRO",
-        json.dumps(
-            {
-                "type": "record",
-                "name": "R",
-                "fields": [{"name": "new", "type": "int", "aliases": ["old"]}],
-            }
-        ),
-    )
-    enum = {"type": "enum", "name": "E", "symbols": ["x"]}
-    assert with_dropped_fields(newest, [record(("old", "int"), ("e", enum))]) == newest
-
-
-@pytest.mark.parametrize(
-    "newest", [ValueSchema(), ValueSchema("STRING"), ValueSchema("AVRO", '"int"')]
-)
-def test_what_is_no_record_stays_as_it_is(newest: ValueSchema) -> None:
-    assert with_dropped_fields(newest, [record(("a", "int"))]) == newest

@@ -1,11 +1,20 @@
-"""What bookies do not answer comes from brokers; what they deny is not asked a second time."""
+"""What bookies do not answer comes from brokers, and so does a ledger that they no longer have.
+
+Entries that they deny are not asked for a second time.
+"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from magnetar.arrow.stored import slice_reader
-from magnetar.arrow.stored.errors import CorruptDataError, DataLossError, UnreachableError
+from magnetar.arrow.stored.errors import (
+    CorruptDataError,
+    DataLossError,
+    EntryLossError,
+    UnreachableError,
+)
 from magnetar.arrow.stored.slice_reader import FallbackReads
 from magnetar.arrow.stored.slices import Ensemble, LedgerPart, ReadSettings, Slice
 
@@ -103,13 +112,63 @@ def test_a_slice_stays_with_brokers_once_it_went_over(monkeypatch: pytest.Monkey
     assert brokers.is_closed
 
 
-@pytest.mark.parametrize("error", [DataLossError("it is gone"), CorruptDataError("a bad digest")])
+@pytest.mark.parametrize("error", [EntryLossError("it is gone"), CorruptDataError("a bad digest")])
 def test_what_bookies_say_of_entries_is_not_asked_a_second_time(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     brokers = Scripted(NEVER, UnreachableError("never"))
     reads = reads_of(monkeypatch, Scripted(14, error), brokers)
     with pytest.raises(type(error), match=str(error)):
+        taken(reads, [PART])
+    assert not brokers.asked
+
+
+LEFT = [DataLossError("no such ledger"), EntryLossError("no such ledger", may_have_moved=True)]
+
+
+@pytest.mark.parametrize("error", LEFT, ids=["all bookies", "replicas"])
+@pytest.mark.parametrize("fails_at", [10, 14])
+def test_a_ledger_that_left_its_bookies_after_planning_comes_through_brokers(
+    monkeypatch: pytest.MonkeyPatch, fails_at: int, error: Exception
+) -> None:
+    """It is in an object store now, or on other bookies. Later ledgers may still be where they
+    were."""
+    bookies = Scripted(fails_at, error)
+    brokers = Scripted(NEVER, UnreachableError("never"))
+    reads = reads_of(monkeypatch, bookies, brokers)
+    assert taken(reads, [PART, NEXT]) == everything(PART, NEXT)
+    assert bookies.asked == [(7, 10), (8, 0)]
+    assert brokers.asked == [(7, fails_at)]
+
+
+@pytest.mark.parametrize("error", LEFT, ids=["all bookies", "replicas"])
+def test_a_ledger_that_brokers_deny_too_is_lost(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The reader may ask for what is left of the ledger on bookies; brokers answer once."""
+    brokers = Scripted(10, DataLossError("ledger 7 is gone"))
+    reads = reads_of(monkeypatch, Scripted(10, error), brokers)
+    for first in (10, 12):
+        with pytest.raises(type(error)) as caught:
+            taken(reads, [replace(PART, first=first)])
+        assert caught.value is error
+    assert brokers.asked == [(7, 10)]
+
+
+def test_a_ledger_is_not_lost_while_no_broker_can_say_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brokers = Scripted(10, UnreachableError("no broker: timed out"))
+    reads = reads_of(monkeypatch, Scripted(10, LEFT[0]), brokers)
+    with pytest.raises(UnreachableError) as caught:
+        taken(reads, [PART])
+    assert str(caught.value) == "no such ledger; nor through brokers: no broker: timed out"
+
+
+def test_without_brokers_the_answer_of_bookies_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Scripted(NEVER, UnreachableError("never"))
+    reads = reads_of(monkeypatch, Scripted(10, LEFT[0]), brokers, service_url="")
+    with pytest.raises(DataLossError, match="no such ledger"):
         taken(reads, [PART])
     assert not brokers.asked
 

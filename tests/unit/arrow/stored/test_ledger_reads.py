@@ -58,6 +58,28 @@ def test_an_entry_that_is_lost_is_told_from_a_ledger_that_is_gone(
 
 
 @pytest.mark.parametrize(
+    ("first", "may_have_moved"), [(NoSuchLedgerOnBookieError, True), (NoSuchEntryError, False)]
+)
+def test_an_entry_may_have_moved_if_one_of_its_bookies_lacks_the_ledger(
+    monkeypatch: pytest.MonkeyPatch, first: type[LedgerError], may_have_moved: bool
+) -> None:
+    """Bookies drop a ledger that is in an object store one after the other, and the last one may
+    never have had the entry."""
+    reads = LedgerReads(
+        {}, request_bytes=1 << 20, bookie_timeout_ms=1_000, security=BookieSecurity()
+    )
+    said = iter([first("b1: said"), NoSuchEntryError("b2: no such entry")])
+
+    def ask(*_: object) -> None:
+        raise next(said)
+
+    monkeypatch.setattr(LedgerReads, "_from_bookie", ask)
+    with pytest.raises(EntryLossError) as raised:
+        list(reads.entries(PART))
+    assert raised.value.may_have_moved is may_have_moved
+
+
+@pytest.mark.parametrize(
     ("second", "expected"),
     [
         (DigestMismatchError, CorruptDataError),
@@ -113,8 +135,9 @@ def test_a_ledger_is_not_gone_while_others_may_have_what_comes_next(
         (Ensemble(0, ("b1", "b2", "b3")),),  # striped
         (Ensemble(0, ("b1", "b2")), Ensemble(15, ("b2", "b3"))),
     ):
-        with pytest.raises(EntryLossError):
+        with pytest.raises(EntryLossError) as lost:
             list(reads.entries(LedgerPart(7, 10, 19, ensembles, 2)))
+        assert lost.value.may_have_moved
     with pytest.raises(DataLossError) as raised:
         list(reads.entries(LedgerPart(7, 10, 14, ensembles, 2)))
     assert type(raised.value) is DataLossError

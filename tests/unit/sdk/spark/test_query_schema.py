@@ -11,7 +11,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from magnetar.arrow.stored.column_types import METADATA_FIELDS, SCHEMA_TYPES, value_fields
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.sdk.spark.errors import OptionError
-from magnetar.sdk.spark.query_schema import archived_schema, arrow_schema, spark_schema
+from magnetar.sdk.spark.query_schema import ArchivedColumns, arrow_schema, spark_schema
 
 PLACE = {
     "type": "record",
@@ -139,4 +139,4 @@ def test_batches_have_the_schema_that_each_spark_wants(monkeypatch: pytest.Monke
 def test_scalable_topics_have_no_archive() -> None:
     servers = {"service.url": "pulsar://h:1", "admin.url": "http://h:1"}
     with pytest.raises(OptionError, match="option topics: scalable topics are not archived"):
-        archived_schema({**servers, "topics": "topic://public/default/t"})
+        ArchivedColumns({**servers, "topics": "topic://public/default/t"})

@@ -12,12 +12,14 @@ it and removes them (`compact`).
 """
 
 import hashlib
+import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -27,7 +29,7 @@ from magnetar.arrow.stored.column_names import KEY, MESSAGE_ID, PUBLISH_TIME
 from magnetar.arrow.stored.column_names import TOPIC as SOURCE_TOPIC
 from magnetar.arrow.stored.slices import DROPMALFORMED, FAILFAST
 from magnetar.sdk.spark.errors import ArchiveError, PipelineError
-from magnetar.sdk.spark.pipeline.archive_log import Commit, DataFile, Watermark
+from magnetar.sdk.spark.pipeline.archive_log import UNKNOWN_DAY, Commit, DataFile, Watermark
 from magnetar.sdk.spark.pipeline.archive_store import (
     CHECKPOINT,
     COMMIT,
@@ -38,6 +40,7 @@ from magnetar.sdk.spark.pipeline.archive_store import (
     ORDER,
     TOPIC,
     ArchiveStore,
+    day_of_path,
 )
 from magnetar.sdk.spark.pipeline.job import (
     Chosen,
@@ -49,8 +52,10 @@ from magnetar.sdk.spark.pipeline.job import (
     run_job,
     show_summary,
 )
-from magnetar.sdk.spark.query_schema import archived_schema
+from magnetar.sdk.spark.query_schema import ArchivedColumns
 from magnetar.sdk.wire.pulsar_pb2 import MessageIdData
+
+_log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 600.0
 """Longest time, in seconds, from the first batch until the start of the query has returned."""
@@ -60,6 +65,9 @@ LOOK_S = 1
 _ID_PARTS = (StructField(LEDGER, LongType()), StructField(ENTRY, LongType()))
 _ID_FIELDS = (*_ID_PARTS, StructField(INDEX, IntegerType()))
 _BEFORE_ALL = (-1, -1, -1)
+
+_OWN_COLUMNS = frozenset({TOPIC, DAY, COMMIT})
+"""Columns that an archive adds under names that fields may have, too."""
 
 FILE_BYTES = 128 << 20
 FILES_MIN = 8
@@ -106,14 +114,48 @@ def archive(spark: SparkSession, settings: ArchiveSettings) -> ArchiveStore:
     """
     store = ArchiveStore(spark, settings.output)
     store.remove_leftovers()
-    query = _start(spark, settings, store)
     before = store.state.rows
-    with progress_bar("archived rows", None) as bar:
-        while not query.awaitTermination(LOOK_S):
-            state = store.state
-            bar.show(state.rows - before, f"{len(state.files)} files, commit {state.next_commit}")
+    columns = ArchivedColumns(_source_options(settings, store), reserved=_OWN_COLUMNS)
+    try:
+        with progress_bar("archived rows", None) as bar:
+
+            def show() -> None:
+                state = store.state
+                note = f"{len(state.files)} files, commit {state.next_commit}"
+                bar.show(state.rows - before, note)
+
+            while not _run_query(spark, settings, store, columns, show):
+                _log.info("%s: the schema of the topics has changed", store.storage.url)
+    finally:
+        columns.close()
     compact(spark, store, settings)
     return store
+
+
+def _run_query(
+    spark: SparkSession,
+    settings: ArchiveSettings,
+    store: ArchiveStore,
+    columns: ArchivedColumns,
+    show: Callable[[], None],
+) -> bool:
+    """Archive until the query ends; return False if it has to go on with other columns.
+
+    The columns of a query are those of its start. A new query continues from the checkpoint.
+
+    Raises:
+        PipelineError, StreamingQueryException
+    """
+    writer = _BatchWriter(spark, store, settings, columns)
+    query = _start(spark, settings, store, writer)
+    try:
+        while not query.awaitTermination(LOOK_S):
+            show()
+    except StreamingQueryException:
+        if writer.is_outdated:
+            return False
+        raise
+    return True
 
 
 def show_archive(store: ArchiveStore) -> None:
@@ -138,7 +180,7 @@ def show_archive(store: ArchiveStore) -> None:
     )
 
 
-def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) -> StreamingQuery:
+def _source_options(settings: ArchiveSettings, store: ArchiveStore) -> dict[str, str]:
     options = {
         **settings.brokers.source_options(),
         "startingOffsets": "earliest",
@@ -151,10 +193,15 @@ def _start(spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore) 
         options["topicsPattern"] = settings.topics_pattern
     if settings.entries_max:
         options["maxEntriesPerTrigger"] = str(settings.entries_max)
-    schema = archived_schema(options)
-    rows = spark.readStream.format("magnetar").options(**options).schema(schema).load()
+    return options
+
+
+def _start(
+    spark: SparkSession, settings: ArchiveSettings, store: ArchiveStore, writer: "_BatchWriter"
+) -> StreamingQuery:
+    options = _source_options(settings, store)
+    rows = spark.readStream.format("magnetar").options(**options).schema(writer.schema).load()
     _check_columns(rows.columns)
-    writer = _BatchWriter(spark, store, settings)
     stream = rows.writeStream.foreachBatch(writer).option(
         "checkpointLocation", settings.checkpoint or store.storage.at(CHECKPOINT)
     )
@@ -179,8 +226,23 @@ def subscription_of(url: str) -> str:
 class _BatchWriter:
     """Writes each micro-batch; Spark calls it."""
 
-    def __init__(self, spark: SparkSession, store: ArchiveStore, settings: ArchiveSettings) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: ArchiveStore,
+        settings: ArchiveSettings,
+        columns: ArchivedColumns,
+    ) -> None:
+        """
+        Raises:
+            TopicNotFoundError, SchemaMismatchError, UnreachableError
+        """
         self._spark, self._store, self._settings = spark, store, settings
+        self._columns = columns
+        self.schema = columns.now()
+        """Columns of the query."""
+        self.is_outdated = False
+        """Whether the topics have other columns now; the query has ended."""
         self._query = ""
         self._is_known = threading.Event()
 
@@ -197,6 +259,7 @@ class _BatchWriter:
         state = store.state
         if state.holds(name, batch_id):
             return
+        self._check_schema()
         placed = archive_rows(rows, state.watermarks)
         directory = store.new_directory()
         placed.repartition(TOPIC).sortWithinPartitions(*ORDER).write.partitionBy(
@@ -209,6 +272,21 @@ class _BatchWriter:
             Commit(add=written.files, query=name, batch_id=batch_id, watermarks=written.watermarks)
         )
         compact(self._spark, store, self._settings, only_full_groups=True)
+
+    def _check_schema(self) -> None:
+        """Check that the query has all columns of its messages.
+
+        Producers register a version before they write with it, and the end of the micro-batch is
+        known here. So a version of which it has messages is registered.
+
+        Raises:
+            PipelineError: fields were added or changed since the query started.
+        """
+        if self._columns.now(missing_ok=True) != self.schema:
+            self.is_outdated = True
+            raise PipelineError(
+                "archive: the schema of the topics has changed; a query with its columns goes on"
+            )
 
 
 def archive_rows(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFrame:
@@ -225,9 +303,9 @@ def archive_rows(rows: DataFrame, watermarks: Mapping[str, Watermark]) -> DataFr
         return (_placed(batch, marks) for batch in batches)
 
     placed = rows.mapInArrow(place, schema)
-    return placed.withColumnRenamed(SOURCE_TOPIC, TOPIC).withColumn(
-        DAY, f.date_format(PUBLISH_TIME, "yyyy-MM-dd")
-    )
+    # Producers may write any time: one that Spark cannot represent is null.
+    day = f.coalesce(f.date_format(PUBLISH_TIME, "yyyy-MM-dd"), f.lit(UNKNOWN_DAY))
+    return placed.withColumnRenamed(SOURCE_TOPIC, TOPIC).withColumn(DAY, day)
 
 
 def _placed(batch: pa.RecordBatch, marks: Mapping[str, tuple[int, ...]]) -> pa.RecordBatch:
@@ -249,7 +327,7 @@ def _placed(batch: pa.RecordBatch, marks: Mapping[str, tuple[int, ...]]) -> pa.R
 
 
 def _check_columns(names: list[str]) -> None:
-    taken = sorted({TOPIC, DAY, COMMIT} & set(names))
+    taken = sorted(_OWN_COLUMNS & set(names))
     if taken:
         raise PipelineError(
             f"archive: the topic's schema has a field {taken[0]}, which is a name of the archive's "
@@ -315,7 +393,7 @@ def compact(
         return 0
     chosen = [each for group in groups for each in group]
     directory = store.new_directory()
-    rows = store.read(chosen).withColumn(DAY, f.col(DAY).cast("string"))
+    rows = store.read(chosen).withColumn(DAY, day_of_path())
     # One task for each topic and day, so that each becomes one file.
     placed = rows.repartition(len(groups), TOPIC, DAY).sortWithinPartitions(DAY, *ORDER)
     placed.write.partitionBy(TOPIC, DAY).parquet(store.storage.at(directory))

@@ -23,6 +23,8 @@ from magnetar.sdk.spark.errors import ArchiveError
 _T = TypeVar("_T")
 
 VERSION = 1
+UNKNOWN_DAY = "1970-01-01"
+"""Day of messages whose time of publishing is out of Spark's range."""
 COMMITS_PER_STATE = 50
 """Most commits that are read at the start."""
 
@@ -228,7 +230,10 @@ def _files(listed: object) -> tuple[DataFile, ...]:
 
 
 def _file(found: object) -> DataFile:
-    file = DataFile(**_checked(found, dict, "a file"))
+    fields = _checked(found, dict, "a file")
+    if fields["day"] is None:  # as older releases wrote it for `UNKNOWN_DAY`
+        fields = {**fields, "day": UNKNOWN_DAY}
+    file = DataFile(**fields)
     for text in (file.path, file.topic, file.day):
         _checked(text, str, "a part of a file")
     for number in (file.rows, file.size_bytes):

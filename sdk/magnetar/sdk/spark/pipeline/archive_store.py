@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from magnetar.sdk.spark.errors import ArchiveBusyError, ArchiveError
 from magnetar.sdk.spark.pipeline.archive_log import (
     COMMITS_PER_STATE,
+    UNKNOWN_DAY,
     ArchiveState,
     Commit,
     DataFile,
@@ -134,7 +135,7 @@ class ArchiveStore:
                 "_metadata.file_path",
                 "_metadata.file_size",
                 TOPIC,
-                f.col(DAY).cast("string").alias(DAY),
+                day_of_path().alias(DAY),
             )
             .agg(f.count("*").alias("rows"), f.max(f.struct(LEDGER, ENTRY, INDEX)).alias("last"))
             .collect()
@@ -192,6 +193,11 @@ class ArchiveStore:
         return sorted(
             number for name in self.storage.names(LOG) if (number := number_of(name)) is not None
         )
+
+
+def day_of_path() -> Column:
+    """Return the day of a row; files of older releases have none for `UNKNOWN_DAY`."""
+    return f.coalesce(f.col(DAY).cast("string"), f.lit(UNKNOWN_DAY))
 
 
 _WIDER = ((IntegerType(), LongType()), (IntegerType(), DoubleType()), (FloatType(), DoubleType()))

@@ -7,8 +7,11 @@ rows of each task and their order follow from the archive alone.
 """
 
 import hashlib
+import logging
 import threading
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -17,6 +20,7 @@ from magnetar.arrow.stored.column_names import (
     EVENT_TIME,
     KEY,
     MESSAGE_ID,
+    NULL_VALUE,
     PROPERTIES,
     PUBLISH_TIME,
     VALUE,
@@ -33,7 +37,11 @@ from magnetar.sdk.spark.pipeline.job import (
     show_summary,
 )
 
+_log = logging.getLogger(__name__)
+
 LOOK_S = 0.5
+
+_METADATA = frozenset({KEY, EVENT_TIME, PROPERTIES, NULL_VALUE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +140,8 @@ def _write(rows: DataFrame, settings: ReplaySettings, name: str) -> None:
     kept = rows.drop(TOPIC, DAY, LEDGER, ENTRY, INDEX, MESSAGE_ID, PUBLISH_TIME)
     if settings.schema == "none" and set(kept.columns) != {VALUE, KEY, EVENT_TIME, PROPERTIES}:
         raise PipelineError("replay: the topics had a schema: say how to encode it, json or avro")
+    if settings.schema != "none":
+        _warn_of_unknown(kept)
     kept.write.format("magnetar").mode("append").options(
         **settings.brokers.options(),
         topic=settings.to,
@@ -139,6 +149,20 @@ def _write(rows: DataFrame, settings: ReplaySettings, name: str) -> None:
         schema=settings.schema,
         compressionType=settings.compression,
     ).save()
+
+
+def _warn_of_unknown(kept: DataFrame) -> None:
+    """Warn of rows that may be those of messages without a value: older releases did not say."""
+    flag = f.col(NULL_VALUE) if NULL_VALUE in kept.columns else f.lit(None)
+    fields = [name for name in kept.columns if name not in _METADATA]
+    are_null = reduce(and_, (f.col(f"`{name}`").isNull() for name in fields), flag.isNull())
+    unknown = kept.filter(are_null).count()
+    if unknown:
+        _log.warning(
+            "%d archived rows have no value in any field, and were archived by a release that did "
+            "not say whether their messages were tombstones: they are replayed as records of nulls",
+            unknown,
+        )
 
 
 def _watch(spark: SparkSession, rows: int, done: threading.Event) -> None:

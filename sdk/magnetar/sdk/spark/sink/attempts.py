@@ -1,9 +1,10 @@
 """Rules that all attempts of a task share: partitions, ends of entries, sequence ids. Pure.
 
 **Partitions** follow the rules and hashes of the official clients. A message with a key goes to the
-partition of the key's hash, so that all messages of a key stay in order. A message without a key
-goes round robin, a block at a time. The block is counted from the beginning of the task's batch,
-because a retry must choose the same partition for the same row.
+partition of the key's hash, so that all messages of a key stay in order. The hash is that of the
+key as it is sent: of the base64 text, for a key that is not UTF-8. A message without a key goes
+round robin, a block at a time. The block is counted from the beginning of the task's batch, because
+a retry must choose the same partition for the same row.
 
 **Where entries end** depends on the items alone, counted from the first one of the batch, and not
 on how they arrive: every attempt of a task cuts in the same places. The broker stores or drops
@@ -32,14 +33,15 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magnetar.sdk.spark.sink.items import wire_key
 from magnetar.sdk.wire.key_hashes import java_string_hash, murmur3_hash
 
 ROUND_ROBIN_ROWS = 1_000
 """Messages without a key that go to one partition before the next one's turn."""
 
 
-def _java_hash(key: bytes) -> int:
-    return java_string_hash(key.decode(errors="replace"))
+def _java_hash(wired_key: bytes) -> int:
+    return java_string_hash(wired_key.decode())
 
 
 class Router:
@@ -72,7 +74,8 @@ class Router:
     def _by_key(self, key: pa.Array) -> pa.Array:
         encoded = key.dictionary_encode()
         partitions = [
-            self._hash(each) % self._partitions for each in encoded.dictionary.to_pylist()
+            self._hash(wire_key(each)[0]) % self._partitions
+            for each in encoded.dictionary.to_pylist()
         ]
         return pa.array(partitions, pa.int32()).take(encoded.indices)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     MapType,
     StringType,
@@ -23,6 +24,7 @@ from magnetar.arrow.stored.column_names import (
     EVENT_TIME,
     KEY,
     MESSAGE_ID,
+    NULL_VALUE,
     PROPERTIES,
     PUBLISH_TIME,
     TOPIC,
@@ -76,6 +78,8 @@ class RowPlan:
     has_topic: bool
     has_event_time: bool
     has_properties: bool
+    has_null_values: bool
+    """Whether a column says which messages have no value."""
     schema: RowSchema | None
     """Schema that the topic gets; None if it gets none."""
 
@@ -94,10 +98,15 @@ class RowPlan:
 
     def _values(self, batch: pa.RecordBatch) -> pa.Array:
         if self.encoding is Encoding.VALUE:
-            return as_binary(batch.column(VALUE))
-        columns = [(name, batch.column(name)) for name in self.fields]
-        encode = encode_json if self.encoding is Encoding.JSON else encode_avro
-        return encode(columns)
+            values = as_binary(batch.column(VALUE))
+        else:
+            columns = [(name, batch.column(name)) for name in self.fields]
+            encode = encode_json if self.encoding is Encoding.JSON else encode_avro
+            values = encode(columns)
+        if not self.has_null_values:
+            return values
+        is_null = pc.fill_null(batch.column(NULL_VALUE), False)
+        return pc.if_else(is_null, pa.scalar(None, values.type), values)
 
 
 def plan_rows(schema: StructType, options: SinkOptions) -> RowPlan:
@@ -113,6 +122,7 @@ def plan_rows(schema: StructType, options: SinkOptions) -> RowPlan:
     _check_type(types, KEY, (BinaryType, StringType), "binary or string")
     _check_type(types, TOPIC, (StringType,), "string")
     _check_type(types, EVENT_TIME, (TimestampType,), "timestamp")
+    _check_type(types, NULL_VALUE, (BooleanType,), "boolean")
     if PROPERTIES in types and not _is_text_map(types[PROPERTIES]):
         raise _wrong_type(PROPERTIES, types[PROPERTIES], "map<string,string>")
     if TOPIC not in types and not options.topic:
@@ -120,13 +130,13 @@ def plan_rows(schema: StructType, options: SinkOptions) -> RowPlan:
     for name in options.sort_by:
         if name not in types:
             raise OptionError("sortBy", f"the rows have no column {name}")
-    known = (KEY, TOPIC, EVENT_TIME, PROPERTIES, *_SET_BY_BROKERS)
+    known = (KEY, TOPIC, EVENT_TIME, PROPERTIES, NULL_VALUE, *_SET_BY_BROKERS)
     rest = tuple(name for name in types if name not in known)
     for name in rest:
         if name.startswith("__"):
             raise SchemaMismatchError(
                 f"a message has no field for column {name}; besides the value, there are "
-                f"{', '.join(known[:4])}"
+                f"{', '.join(known[:5])}"
             )
     return RowPlan(
         encoding=options.encoding,
@@ -135,6 +145,7 @@ def plan_rows(schema: StructType, options: SinkOptions) -> RowPlan:
         has_topic=TOPIC in types,
         has_event_time=EVENT_TIME in types,
         has_properties=PROPERTIES in types,
+        has_null_values=NULL_VALUE in types,
         schema=_row_schema(options, [(name, types[name]) for name in rest]),
     )
 

@@ -9,6 +9,7 @@ import pytest
 from magnetar.sdk.spark.errors import ArchiveError
 from magnetar.sdk.spark.pipeline.archive import choose_groups
 from magnetar.sdk.spark.pipeline.archive_log import (
+    UNKNOWN_DAY,
     ArchiveState,
     Commit,
     DataFile,
@@ -113,6 +114,15 @@ def test_a_commit_with_a_part_of_another_type_is_refused_or_usable(text: str) ->
         assert all(each < Watermark(9, 9, 9) for each in state.watermarks.values())
         assert not state.holds("another", 0)
     assert refused > 50
+
+
+def test_a_log_with_a_file_of_no_day_can_be_read() -> None:
+    """Older releases wrote it for messages whose time of publishing is out of range."""
+    body = json.loads(encode_commit(_COMMITS[0]))
+    body["add"][0]["day"] = None
+    state = fold([(0, json.dumps(body))])
+    assert [each.day for each in state.files.values()] == [UNKNOWN_DAY, "2013-01-01"]
+    assert fold([(1, encode_state(state))]).files == state.files
 
 
 @pytest.mark.parametrize(

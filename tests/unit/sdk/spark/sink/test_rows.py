@@ -2,7 +2,14 @@
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BooleanType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from magnetar.sdk.spark.errors import SchemaMismatchError
 from magnetar.sdk.spark.sink.items import Messages, items
@@ -32,3 +39,12 @@ def test_event_times_are_rounded_down_to_milliseconds(zone: str) -> None:
 def test_a_time_just_before_1970_is_refused_as_any_other_before_it() -> None:
     with pytest.raises(SchemaMismatchError, match="before 1970"):
         items(messages_at(-500))
+
+
+@pytest.mark.parametrize("schema", ["none", "json", "avro"])
+def test_a_row_that_is_said_to_have_no_value_becomes_a_message_without_one(schema: str) -> None:
+    kind, values = (StringType(), ["a", "b", "c"]) if schema == "none" else (IntegerType(), [1] * 3)
+    columns = StructType([StructField("value", kind), StructField("__nullValue", BooleanType())])
+    batch = pa.RecordBatch.from_pydict({"value": values, "__nullValue": [False, True, None]})
+    found = plan_rows(columns, SinkOptions.read({**GIVEN, "schema": schema})).messages(batch)
+    assert found.value.is_null().to_pylist() == [False, True, False]

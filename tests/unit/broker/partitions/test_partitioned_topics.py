@@ -127,6 +127,7 @@ async def test_growth_brings_the_subscriptions_along(
         assert await list_cursors(store, path) == ["s/1"]
         node = decode_node((await store.get(cursor_path(path, "s/1"))).value)
         assert (node.mark_delete, node.properties) == ((-1, -1), {"a": "b"})
+        assert node.last_active_ms == ManualClock().wall_ms(), "as young as it is"
     assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == []
     with pytest.raises(PartitionCountError):
         await topics.grow(TOPIC, 3, is_forced=False)

@@ -481,7 +481,7 @@ class PartitionedTopics:
     async def _inherit(self, topic: TopicName, index: int, name: str) -> None:
         first, own = naming.log_path(topic.partition(0)), naming.log_path(topic.partition(index))
         try:
-            await copy_cursor(self._store, first, own, name)
+            await copy_cursor(self._store, first, own, name, now_ms=self._clock.wall_ms())
         except (CursorError, MetadataError) as error:
             raise BrokerMetadataError(
                 f"subscription {name} cannot be made in {topic.partition(index)}: {error}"

@@ -773,7 +773,11 @@ class ScalableTopics:
             async with limit:
                 try:
                     if await copy_cursor(
-                        self._store, naming.log_path(parent), naming.log_path(child), name
+                        self._store,
+                        naming.log_path(parent),
+                        naming.log_path(child),
+                        name,
+                        now_ms=self._clock.wall_ms(),
                     ):
                         carried[child].add(name)
                 except (CursorError, MetadataError) as error:

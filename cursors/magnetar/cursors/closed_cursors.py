@@ -145,7 +145,8 @@ async def make_closed(
         properties=state.properties,
         last_active_ms=clock.wall_ms(),
     )
-    stored, is_new = await get_or_create_node(store, path, first)
+    # The cursors of a restored log are made before the log, so that no owner misses one.
+    stored, is_new = await get_or_create_node(store, path, first, needs_log=False)
     owned = OwnedNode(store, path, stored)
     begun = owned.node.model_copy(update={"last_active_ms": first.last_active_ms})
     if not is_new and begun != first:

@@ -305,6 +305,7 @@ async def copy_cursor(
     one was written.
 
     Raises:
+        NoNodeError: the other log does not exist, perhaps not any more.
         InvalidCursorNodeError, MetadataError
     """
     path = cursor_path(from_log_path, name)
@@ -318,7 +319,8 @@ async def copy_cursor(
         properties=node.properties,
         last_active_ms=now_ms,
     )
-    await bytes_cell(store, cursor_path(to_log_path, name)).create(encode_node(copy))
+    cell = bytes_cell(store, cursor_path(to_log_path, name), needs_parent=True)
+    await cell.create(encode_node(copy))
     return True
 
 

@@ -131,7 +131,7 @@ def take_away(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object, **__: object) -> None:
         raise MetadataUnavailableError("away")
 
-    for name in ("get", "exists", "children", "create", "set", "catch_up"):
+    for name in ("get", "exists", "children", "create", "create_child", "set", "catch_up"):
         monkeypatch.setattr(cluster.store, name, away)
 
 

@@ -431,7 +431,8 @@ class TopicOpener:
 
         Raises:
             CursorError
-            ServiceNotReadyError: it is new, and its segment is being sealed; a retry helps.
+            ServiceNotReadyError: it is new, and its segment is being sealed, or its topic was
+                closed meanwhile; a retry helps.
         """
         is_new = initial is not None and not naming.is_internal_cursor(subscription)
         sealing = topic.find(SegmentSealing) if is_new else None
@@ -439,6 +440,8 @@ class TopicOpener:
         if compacting is not None and initial is not None:
             position_properties = {**(position_properties or {}), **compacting.place_of(initial)}
         async with sealing.placing() if sealing is not None else nullcontext():
+            if is_new and topic.is_closed:  # Perhaps deleted, and the cursor a later topic's.
+                raise ServiceNotReadyError(f"{topic.name} is closing")
             cursor = await Cursor.open(
                 log,
                 self._client,

@@ -743,7 +743,7 @@ class ScalableTopics:
 
         Raises:
             _OvertakenError: the change has ended. Children may be in use, and a subscription that
-                was deleted there must not come back.
+                was deleted there must not come back; or they were deleted with their topic.
             BrokerMetadataError
         """
         wanted = {name for parent in parents for name in names[parent]}
@@ -762,7 +762,11 @@ class ScalableTopics:
             ]
         if copies:
             await self._check_current(topic, change)
-            await self._copy(copies, carried)
+            try:
+                await self._copy(copies, carried)
+            except BrokerMetadataError:
+                await self._check_current(topic, change)
+                raise
 
     async def _copy(
         self, copies: Iterable[tuple[TopicName, TopicName, str]], carried: _Carried

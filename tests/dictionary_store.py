@@ -46,6 +46,10 @@ class DictionaryStore:
         self.nodes[path] = value
         return path
 
+    async def create_child(self, path: str, value: bytes = b"") -> str:
+        """Create a node. Parents are not checked: this store keeps none that have no value."""
+        return await self.create(path, value)
+
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         raise AssertionError("registrations are replaced, not set")
 

@@ -241,6 +241,18 @@ class SimStore:
 
         return cast(str, await self._call("create", path, apply))
 
+    async def create_child(self, path: str, value: bytes = b"") -> str:
+        check_path(path)
+        check_value(path, value)
+
+        def apply() -> str:
+            created, touched = self._server.tree.create_child(path, value)
+            self._record_write(created, 0, value)
+            self._server.touch(touched)
+            return created
+
+        return cast(str, await self._call("create", path, apply))
+
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         check_path(path)
         check_value(path, value)

@@ -83,6 +83,11 @@ class Tree:
         self._insert(path, value, session)
         return path, [*touched, parent_path(path), path]
 
+    def create_child(self, path: str, value: bytes) -> tuple[str, list[str]]:
+        """Create a node below one that exists; returns what `create` does."""
+        self._find(parent_path(path))
+        return self.create(path, value, session=None, sequential=False)
+
     def set(self, path: str, value: bytes, *, version: int) -> int:
         node = self._check_version(path, version)
         node.value = value

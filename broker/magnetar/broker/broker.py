@@ -69,6 +69,7 @@ from magnetar.broker.security.peer_network import PeerNetwork
 from magnetar.broker.topic import Topic, looking_at
 from magnetar.broker.topic.publish_limits import PublishBudget
 from magnetar.broker.topics import Topics
+from magnetar.broker.topics.at_rest.disuse import UnusedSince
 from magnetar.broker.topics.at_rest.due import ObjectUpkeep
 from magnetar.broker.topics.at_rest.walk import TopicsAtRest
 from magnetar.broker.topics.followed_lists import FollowedLists
@@ -661,9 +662,9 @@ class Broker:
         await self._stores.close()
         _log.info("broker_stopped", broker=self.name)
 
-    def _note_unused(self, topic: Topic, since_s: float) -> None:
-        topic.use.loaded_s = since_s
-        self.services.keeping.inactive.note_unused(topic, since_s)
+    def _note_unused(self, topic: Topic, unused: UnusedSince) -> None:
+        topic.use.loaded_s = unused.topic_s
+        self.services.keeping.inactive.note_unused(topic, unused.subscriptions_s)
 
     async def _start_https(self) -> None:
         settings = self._settings

@@ -153,7 +153,8 @@ async def make_closed(
     """Create a cursor with the position of `state`; return False if one of that name exists.
 
     The state goes into the node if it fits, otherwise into a cursor ledger that is closed. A crash
-    before that leaves a cursor at the beginning of the log; call again to finish it.
+    before that leaves a cursor at the beginning of the log; call again to finish it. The cursor is
+    new: it counts as written now, not when `state` was.
 
     Raises:
         CursorFencedError: another process opened it meanwhile.
@@ -165,13 +166,15 @@ async def make_closed(
         epoch=1,
         mark_delete=(EARLIEST.ledger_id, EARLIEST.entry_id),
         properties=state.properties,
-        last_active_ms=state.last_active_ms,
+        last_active_ms=clock.wall_ms(),
     )
-    stored, is_new = await get_or_create_node(store, path, first)
+    # The cursors of a restored log are made before the log, so that no owner misses one.
+    stored, is_new = await get_or_create_node(store, path, first, needs_log=False)
     owned = OwnedNode(store, path, stored)
-    if not is_new and owned.node != first:
+    begun = owned.node.model_copy(update={"last_active_ms": first.last_active_ms})
+    if not is_new and begun != first:
         return False
     saver = CursorSaver(client, owned, log_path=log_path, name=name, settings=settings, clock=clock)
-    record = CursorRecord(state.snapshot(), state.last_active_ms, state.position_properties)
+    record = CursorRecord(state.snapshot(), clock.wall_ms(), state.position_properties)
     await saver.save_and_close(record)
     return True

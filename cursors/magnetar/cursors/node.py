@@ -150,6 +150,10 @@ class StoredCursor:
     """Mark-delete position in the node; a lower bound if `has_ledger`."""
     has_ledger: bool = False
     """Whether some or all of the cursor's state is in a ledger."""
+    last_active_ms: int = 0
+    """When the node was last written, ms since 1970; 0: unknown."""
+    created_ms: int | None = None
+    """When the node was created, by the store's clock; None if the store keeps no times."""
 
 
 async def read_stored(store: MetadataStore, log_path: str, name: str) -> StoredCursor | None:
@@ -165,7 +169,12 @@ async def read_stored(store: MetadataStore, log_path: str, name: str) -> StoredC
     except NoNodeError:
         return None
     node = decode_node(stored.value, path=path)
-    return StoredCursor(Position(*node.mark_delete), node.cursor_ledger_id != NO_LEDGER)
+    return StoredCursor(
+        Position(*node.mark_delete),
+        node.cursor_ledger_id != NO_LEDGER,
+        node.last_active_ms,
+        stored.created_ms,
+    )
 
 
 class OwnedNode:
@@ -287,14 +296,16 @@ class DeletesLedgers(Protocol):
 
 
 async def copy_cursor(
-    store: MetadataStore, from_log_path: str, to_log_path: str, name: str
+    store: MetadataStore, from_log_path: str, to_log_path: str, name: str, *, now_ms: int
 ) -> bool:
     """Create a cursor of the same name and properties at the beginning of another log.
 
     An existing one there is left unchanged. Return False if the cursor to copy is gone; then none
-    was created.
+    was created. `now_ms`: wall clock. The copy is new, and must not seem unused since the other
+    one was written.
 
     Raises:
+        NoNodeError: the other log does not exist, perhaps not any more.
         InvalidCursorNodeError, MetadataError
     """
     path = cursor_path(from_log_path, name)
@@ -306,9 +317,10 @@ async def copy_cursor(
         epoch=1,
         mark_delete=(EARLIEST.ledger_id, EARLIEST.entry_id),
         properties=node.properties,
-        last_active_ms=node.last_active_ms,
+        last_active_ms=now_ms,
     )
-    await bytes_cell(store, cursor_path(to_log_path, name)).create(encode_node(copy))
+    cell = bytes_cell(store, cursor_path(to_log_path, name), needs_parent=True)
+    await cell.create(encode_node(copy))
     return True
 
 

@@ -423,15 +423,19 @@ class RecoveredState:
 
 
 async def get_or_create_node(
-    store: MetadataStore, path: str, initial: CursorNode | None
+    store: MetadataStore, path: str, initial: CursorNode | None, *, needs_log: bool = True
 ) -> tuple[Versioned, bool]:
     """Return the stored node, and whether this call created it from `initial`.
 
+    `needs_log`: whether a new node is made only below a log. Otherwise a cursor that is made while
+    its log is being deleted would leave a node in the log's place that is none.
+
     Raises:
         NoSuchCursorError: the node does not exist, and `initial` is None.
+        NoNodeError: with `needs_log`, the log does not exist, perhaps not any more.
         MetadataError: the store cannot be reached.
     """
-    cell = bytes_cell(store, path, tries_max=_ATTEMPTS)
+    cell = bytes_cell(store, path, needs_parent=needs_log, tries_max=_ATTEMPTS)
     if initial is None:
         found, is_made = await cell.read(), False
     else:

@@ -14,7 +14,7 @@ from magnetar.ledger.errors import MetadataUnavailableError
 from magnetar.ledger.ledger_manager import LedgerManager
 from magnetar.ledger.metadata.store import WatchEvent
 from magnetar.ledger.system import SystemClock
-from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import BaseCommand, TopicName, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.wire_client import WAIT_S, WireClient
@@ -131,7 +131,7 @@ def take_away(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object, **__: object) -> None:
         raise MetadataUnavailableError("away")
 
-    for name in ("get", "exists", "children", "create", "set", "catch_up"):
+    for name in ("get", "exists", "children", "create", "create_child", "set", "catch_up"):
         monkeypatch.setattr(cluster.store, name, away)
 
 
@@ -244,4 +244,35 @@ async def test_a_message_that_no_ledger_takes_is_refused_for_good(tmp_path: Path
         refused = (await client.next(BaseCommand.SEND_ERROR)).send_error
         assert refused.error == pb.ServerError.NotAllowedError, refused.message
         assert "entry_bytes_max" in refused.message
+        await client.close()
+
+
+async def test_what_a_former_owner_knew_of_producers_survives_policies_that_are_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next owner opens the topic by policies of before, because the store is slow."""
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster) as one,
+        broker_on(cluster, seed=4) as two,
+    ):
+        policies = two.services.policies
+        before = await policies.of(NAME)
+        await set_of_topic(one, deduplication=True)
+        client = await WireClient.open(one.port)
+        await client.produce(TOPIC, producer_name="p")
+        for sequence_id in range(3):
+            await client.publish_ok(sequence_id)
+        await one.services.topics.ends.hand_over([NAME], None, timeout_s=20)
+        await client.close()
+        of, behind = policies.of, [before]
+
+        async def late(topic: TopicName) -> Policies:
+            return behind.pop() if behind and topic == NAME else await of(topic)
+
+        monkeypatch.setattr(policies, "of", late)
+        client = await WireClient.open(two.port)
+        answer = await client.produce(TOPIC, producer_name="p")
+        assert not behind, "the topic was opened by them"
+        assert answer.producer_success.last_sequence_id == 2
         await client.close()

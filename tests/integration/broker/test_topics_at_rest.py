@@ -1,17 +1,21 @@
 """Topics that nobody uses after a restart are kept in order like those in use, and stay unused."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from magnetar.broker.base import naming
 from magnetar.broker.broker import Broker
+from magnetar.broker.topic import Topic
 from magnetar.cursors import list_cursors
-from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
+from magnetar.cursors.node import CursorNode, cursor_path, encode_node
+from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
+from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogLedger, LogMetadata
 from magnetar.ledger.system import SystemClock
-from magnetar.sdk.wire import parse_topic_name
+from magnetar.sdk.wire import TopicName, parse_topic_name
 from tests.integration.broker.broker_on_bookies import TOPIC, broker_on
 from tests.integration.broker.wire_client import WireClient
 from tests.integration.ledger.cluster import Cluster, cluster_of
@@ -25,15 +29,16 @@ LEDGERS = 4
 
 
 class LaterClock(SystemClock):
-    """`later_s` have passed."""
+    """`later_s` have passed, and the wall clock was set to `set_s` later than it should be."""
 
     later_s = 0.0
+    set_s = 0.0
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self.later_s
 
     def wall_ms(self) -> int:
-        return super().wall_ms() + int(self.later_s * 1000)
+        return super().wall_ms() + int((self.later_s + self.set_s) * 1000)
 
 
 async def ledgers(cluster: Cluster) -> Sequence[LogLedger]:
@@ -277,3 +282,188 @@ async def test_no_more_topics_are_loaded_at_once_than_may_be(tmp_path: Path) -> 
             await looked_after(broker)
             assert broker.at_rest.loads == len(names)
             assert 1 <= most <= 2
+
+
+# Topics and subscriptions that came into being without being loaded. The broker runs for 20 days.
+
+WHOLE = parse_topic_name("persistent://public/default/orders")
+YOUNG = parse_topic_name("persistent://public/default/young")
+WEEK: dict[str, Any] = {
+    "subscription_expiration_minutes": 7 * _DAY_S // 60,
+    "inactive_topic_deletion": False,
+}
+DAY: dict[str, Any] = {"inactive_topic_max_s": _DAY_S}
+
+
+async def weekly_on_first_partition(broker: Broker) -> None:
+    """Have the subscription `weekly` on the first partition of `WHOLE`, which nobody uses then."""
+    client = await WireClient.open(broker.port)
+    await client.subscribe(str(WHOLE.partition(0)), subscription="weekly")
+    await client.leave(0)
+    await client.close()
+    await broker.services.topics.ends.hand_over([WHOLE.partition(0)], None, timeout_s=20)
+
+
+async def weekly(cluster: Cluster) -> list[bool]:
+    """Whether each of two partitions has the subscription."""
+    paths = [naming.log_path(WHOLE.partition(index)) for index in range(2)]
+    return ["weekly" in await list_cursors(cluster.store, path) for path in paths]
+
+
+@pytest.mark.parametrize("has_walked", [False, True])
+async def test_a_subscription_that_growth_copied_is_not_older_than_its_copy(
+    tmp_path: Path, has_walked: bool
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, **WEEK) as broker:
+            partitioned = broker.services.topics.partitioned
+            await partitioned.create(WHOLE, 1)
+            await weekly_on_first_partition(broker)
+            if has_walked:
+                await looked_after(broker)
+            clock.later_s = 6 * _DAY_S
+            await partitioned.grow(WHOLE, 2, is_forced=False)
+            for days, left in ((8, [False, True]), (12, [False, True]), (22, [False, False])):
+                clock.later_s = days * _DAY_S
+                await looked_after(broker)
+                assert await weekly(cluster) == left, days
+
+
+@pytest.mark.parametrize(
+    "mode", ["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
+)
+async def test_a_subscription_that_an_old_partition_lacked_is_not_older_than_its_copy(
+    tmp_path: Path, mode: str
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        settings = WEEK | DAY | {"inactive_topic_deletion": True, "inactive_topic_mode": mode}
+        async with broker_on(cluster, seed=4, clock=clock, **settings) as broker:
+            partitioned = broker.services.topics.partitioned
+            await partitioned.create(WHOLE, 2)
+            clock.later_s = 20 * _DAY_S
+            await weekly_on_first_partition(broker)
+            await partitioned.create_missed(WHOLE)
+            await looked_after(broker)
+            assert await weekly(cluster) == [True, True]
+
+
+async def test_a_topic_that_was_created_and_never_loaded_has_its_whole_time(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, **DAY) as broker:
+            topics = broker.services.topics
+            for begun, has_walked in ((20, False), (40, True)):
+                clock.later_s = begun * _DAY_S
+                if has_walked:
+                    await looked_after(broker)
+                await topics.partitioned.create_plain(YOUNG, {})
+                for hours, exists in ((0.1, True), (23, True), (25, False)):
+                    clock.later_s = begun * _DAY_S + hours * 3600
+                    await looked_after(broker)
+                    assert await topics.exists(YOUNG) == exists, (begun, hours)
+
+
+async def test_a_topic_that_was_deleted_and_created_again_has_its_whole_time(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, **DAY) as broker:
+            topics = broker.services.topics
+            await topics.partitioned.create_plain(YOUNG, {})
+            await looked_after(broker)
+            clock.later_s = 20 * _DAY_S
+            await topics.removal.delete(YOUNG, is_forced=True)
+            await topics.partitioned.create_plain(YOUNG, {})
+            await looked_after(broker)
+            assert await topics.exists(YOUNG)
+
+
+async def test_a_topic_created_anew_while_the_walk_waits_to_load_it_has_its_whole_time(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, **DAY) as broker:
+            topics = broker.services.topics
+            await topics.partitioned.create_plain(YOUNG, {})
+            clock.later_s = 20 * _DAY_S
+            wake = topics.wake
+
+            async def anew(name: TopicName) -> Topic:
+                await topics.removal.delete(name, is_forced=True)
+                await topics.partitioned.create_plain(name, {})
+                return await wake(name)
+
+            topics.wake = anew  # type: ignore[method-assign]
+            await looked_after(broker)
+            assert broker.at_rest.loads == 1
+            assert await topics.exists(YOUNG)
+
+
+@pytest.mark.parametrize(("years", "has_walked"), [(30, False), (30, True), (-30, True)])
+async def test_setting_the_wall_clock_makes_no_topic_older(
+    tmp_path: Path, years: int, has_walked: bool
+) -> None:
+    """Set to a wrong time after the creation, or right again after a creation in the wrong time."""
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, **DAY) as broker:
+            topics = broker.services.topics
+            if has_walked:
+                await looked_after(broker)
+            clock.later_s = 20 * _DAY_S
+            clock.set_s = min(0, years) * 365 * _DAY_S
+            await topics.partitioned.create_plain(YOUNG, {})
+            clock.set_s = max(0, years) * 365 * _DAY_S
+            await looked_after(broker)
+            assert await topics.exists(YOUNG)
+            clock.later_s += 25 * 3600
+            await looked_after(broker)
+            assert not await topics.exists(YOUNG)
+
+
+_RESTORED_BY_AN_OLDER_RELEASE = {CREATED_PROPERTY: "17", RESTORED_PROPERTY: "{}"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "has_walked"),
+    [
+        ({}, False),
+        ({}, True),
+        (_RESTORED_BY_AN_OLDER_RELEASE, False),
+        (_RESTORED_BY_AN_OLDER_RELEASE, True),
+        ({CREATED_PROPERTY: "17"}, True),  # by a clock that stood at 1970
+        ({CREATED_PROPERTY: str(1 << 60)}, False),
+        ({CREATED_PROPERTY: "yesterday"}, False),
+    ],
+)
+async def test_what_does_not_say_when_it_was_made_counts_from_when_it_is_first_seen(
+    tmp_path: Path, properties: Mapping[str, str], has_walked: bool
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        settings = WEEK | {"inactive_topic_deletion": True, "inactive_topic_max_s": 9 * _DAY_S}
+        async with broker_on(cluster, seed=4, clock=clock, **settings) as broker:
+            topics = broker.services.topics
+            await topics.partitioned.create_plain(NAME, {})
+            await looked_after(broker)
+            clock.later_s = 20 * _DAY_S
+            if has_walked:
+                await looked_after(broker)
+            path = naming.log_path(YOUNG)
+            await cluster.store.create(path, LogMetadata(properties=dict(properties)).to_json())
+            cursor = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
+            await cluster.store.create(cursor_path(path, "weekly"), cursor)
+            for days, cursors in ((0, ["weekly"]), (6, ["weekly"]), (8, [])):
+                clock.later_s = (20 + days) * _DAY_S
+                await looked_after(broker)
+                assert await list_cursors(cluster.store, path) == cursors
+            assert await topics.exists(YOUNG)
+            clock.later_s = 30 * _DAY_S
+            await looked_after(broker)
+            assert not await topics.exists(YOUNG)

@@ -35,8 +35,8 @@ class Counting:
         self._writes: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> object:
-        if name in ("create", "set", "delete"):
-            self._writes[name] += 1
+        if name in ("create", "create_child", "set", "delete"):
+            self._writes[name.removesuffix("_child")] += 1
         return getattr(self._inner, name)
 
     def taken(self) -> dict[str, int]:

@@ -66,6 +66,9 @@ class UnsureStore:
             raise UnknownOutcomeError("the reply was lost")
         return made
 
+    async def create_child(self, path: str, value: bytes = b"") -> str:
+        return await self._store.create_child(path, value)
+
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         return await self._store.set(path, value, version=version)
 

@@ -76,6 +76,9 @@ class LosingStore:
             raise UnknownOutcomeError(path)
         return created
 
+    async def create_child(self, path: str, value: bytes = b"") -> str:
+        return await self._store.create_child(path, value)
+
     async def get(self, path: str) -> Versioned:
         return await self._store.get(path)
 

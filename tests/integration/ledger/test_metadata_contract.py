@@ -60,6 +60,29 @@ async def test_create_makes_missing_parents_without_value(store: MetadataStore) 
     assert await store.children("/a") == ["b"]
 
 
+async def test_a_child_is_created_below_a_node_that_exists_only(store: MetadataStore) -> None:
+    with pytest.raises(NoNodeError):
+        await store.create_child("/a/b", b"leaf")
+    assert await store.exists("/a") is None
+    await store.create("/a")
+    assert await store.create_child("/a/b", b"leaf") == "/a/b"
+    assert await store.get("/a/b") == Versioned(b"leaf", 0)
+    with pytest.raises(NodeExistsError):
+        await store.create_child("/a/b", b"other")
+    assert await store.create_child("/c") == "/c"
+    await store.create("/short", ephemeral=True)
+    with pytest.raises(InvalidPathError):
+        await store.create_child("/short/a")
+
+
+async def test_a_child_is_not_created_below_a_node_that_was_deleted(store: MetadataStore) -> None:
+    await store.create("/a")
+    await store.delete("/a")
+    with pytest.raises(NoNodeError):
+        await store.create_child("/a/b", b"leaf")
+    assert await store.exists("/a") is None
+
+
 async def test_create_refuses_a_path_that_is_taken(store: MetadataStore) -> None:
     await store.create("/a", b"first")
     with pytest.raises(NodeExistsError):

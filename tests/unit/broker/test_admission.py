@@ -13,7 +13,7 @@ from magnetar.broker.policies.model import (
     Policies,
     SubscriptionType,
 )
-from magnetar.broker.topic import admission
+from magnetar.broker.topic import Topic, admission
 from magnetar.broker.topic.admission import SubscribeRate
 from magnetar.sdk.wire import BaseCommand, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -175,6 +175,54 @@ async def test_consumers_that_join_at_once_are_no_more_than_the_topic_may_have(
     answers = [await client.next() for client in clients]
     assert [each.type == BaseCommand.SUCCESS for each in answers].count(True) == 1
     assert [each.error.error for each in answers].count(ERROR.ConsumerBusy) == 2
+
+
+async def test_a_topic_that_is_closed_while_a_consumer_waits_gets_no_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have been deleted: the cursor would be left without a log, or be a later topic's."""
+    harness = Harness()
+    of_topic(harness, max_consumers=1)
+    holder, other = harness.client(), harness.client()
+    await holder.subscribe()
+    closed = harness.topic
+    opened_in = topics_that_open_cursors(harness, monkeypatch)
+    other.send_subscribe(subscription="other")
+    await holder.next(BaseCommand.PING)  # The broker waits for the answer.
+    closed.disconnect_all()
+    assert (await other.next()).type == BaseCommand.SUCCESS
+    assert closed not in opened_in
+    assert len(opened_in) == 1, "the topic that was loaded then"
+
+
+async def test_a_topic_that_is_closed_while_ledgers_are_trimmed_gets_no_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    client = harness.client()
+    await harness.client().produce()
+    closed = harness.topic
+    opened_in = topics_that_open_cursors(harness, monkeypatch)
+    async with closed.gate.trimming():
+        client.send_subscribe(subscription="s")
+        await settle()
+        closed.disconnect_all()
+    assert (await client.next()).type == BaseCommand.SUCCESS
+    assert closed not in opened_in
+    assert len(opened_in) == 1, "the topic that was loaded then"
+
+
+def topics_that_open_cursors(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> list[Topic]:
+    """Return a list that gets each topic in which a cursor is opened from now on."""
+    found: list[Topic] = []
+    open_cursor = harness.topics.open_cursor
+
+    async def noted(topic: Topic, *args: Any, **fields: Any) -> Any:
+        found.append(topic)
+        return await open_cursor(topic, *args, **fields)
+
+    monkeypatch.setattr(harness.topics, "open_cursor", noted)
+    return found
 
 
 async def test_more_consumers_of_a_subscription_than_may_be_are_busy() -> None:

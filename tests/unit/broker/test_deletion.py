@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from magnetar.broker.base import naming
-from magnetar.broker.base.errors import ServiceNotReadyError
+from magnetar.broker.base.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.base.settings.broker import BrokerSettings
 from magnetar.broker.features import compaction
 from magnetar.broker.features.compaction.compacted_ledger import CompactionRecord, properties_of
@@ -193,6 +193,26 @@ async def test_a_deletion_that_another_owner_completed_leaves_a_topic_that_was_c
     while await overtaken(tmp_path / f"{calls}.db", calls, is_unloaded=is_unloaded):
         calls += 1
     assert calls > 15, "each step of the deletion was paused"
+
+
+async def test_a_node_without_a_value_is_deleted_with_the_cursors_below_it(tmp_path: Path) -> None:
+    """As a restore leaves it that was broken off, and earlier releases when a topic was deleted
+    while a subscription was made."""
+    store = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
+    await store.create(namespace_path(TOPIC.namespace_name), NamespaceRecord().encode())
+    cursor = CursorNode(epoch=1, cursor_ledger_id=7, mark_delete=(-1, -1))
+    await store.create(cursor_path(LOG, "s"), encode_node(cursor))
+    assert (await store.get(LOG)).value == b""
+    ledgers = Ledgers()
+    broker = Broker(store, ledgers)
+    await broker.deletion.mark(TOPIC)
+    await broker.finish()
+    assert await store.exists(LOG) is None
+    assert ledgers.deleted == {7}
+    with pytest.raises(TopicNotFoundError):
+        await broker.deletion.mark(TOPIC)
+    broker.close()
+    await store.close()
 
 
 async def test_a_deletion_by_a_broker_that_lost_the_topic_is_left_to_the_next_owner(

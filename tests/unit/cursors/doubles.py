@@ -109,6 +109,10 @@ class MemoryStore:
         self.faults.run("create", action)
         return path
 
+    async def create_child(self, path: str, value: bytes = b"") -> str:
+        """Create a node. The log above is not in this store, and always there."""
+        return await self.create(path, value)
+
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         def action() -> int:
             if path not in self.nodes:

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from magnetar.cursors.closed_cursors import make_closed, read_closed
-from magnetar.cursors.node import CursorNode, cursor_path
+from magnetar.cursors.node import CursorNode, cursor_path, decode_node
 from magnetar.cursors.settings import CursorSettings
 from magnetar.ledger.errors import (
     BookieUnavailableError,
@@ -171,7 +171,8 @@ async def test_a_made_cursor_stands_where_it_was_told_to(world: World, acked: in
     assert await make(world, state)
     assert bool(world.ledgers.ledgers) == (acked > 1_000)
     found = await read(world)
-    assert found == state.model_copy(update={"epoch": found.epoch})
+    now_ms = world.clock.wall_ms()
+    assert found == state.model_copy(update={"epoch": found.epoch, "last_active_ms": now_ms})
     assert not await make(world, state)
 
 
@@ -184,8 +185,13 @@ async def test_making_a_cursor_that_was_broken_off_goes_on(world: World) -> None
     del world.store.nodes[path]
     with pytest.raises(BookieUnavailableError):
         await make(world, state)
+    world.clock.now_s += 60
     assert await make(world, state)
-    assert world.store.nodes[path].value == whole.value
+    made = decode_node(world.store.nodes[path].value)
+    assert made.last_active_ms == world.clock.wall_ms()
+    assert made.model_copy(update={"last_active_ms": 0}) == decode_node(whole.value).model_copy(
+        update={"last_active_ms": 0}
+    )
 
 
 async def test_a_cursor_of_somebody_else_stays_as_it_is(world: World) -> None:

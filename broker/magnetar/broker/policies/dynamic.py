@@ -79,6 +79,14 @@ class DynamicConfiguration:
         """
         return await self._followed.latest()
 
+    async def reread(self) -> None:
+        """Apply the dynamic settings with every change that was stored before this call.
+
+        Raises:
+            BrokerMetadataError
+        """
+        self._apply(await self._followed.reread())
+
     async def set(self, name: str, value: str) -> None:
         """Set a dynamic setting, by our name or Pulsar's.
 

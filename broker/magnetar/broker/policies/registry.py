@@ -234,6 +234,22 @@ class PolicyRegistry:
             await self._own(base).latest()
         return self.known(topic)
 
+    async def reread(self, topic: TopicName) -> Policies:
+        """Return the policies in force for a topic, with every change that was stored before this
+        call, reported or not. For what cannot be undone: `of` may return what was known before.
+
+        Raises:
+            NamespaceNotFoundError, BrokerMetadataError
+        """
+        await self.dynamic.reread()
+        await self.check_namespace(topic.namespace_name)
+        if (followed := self._namespaces.get(topic.namespace_name)) is not None:
+            await followed.reread()
+        base = topic.partitioned
+        if _node(base) in await self._listed_in(base.namespace_name, base.domain).reread():
+            await self._own(base).reread()
+        return self.known(topic)
+
     def known(self, topic: TopicName) -> Policies:
         """Return the policies as last read, without a new read; the broker's defaults if never."""
         namespace = topic.namespace_name

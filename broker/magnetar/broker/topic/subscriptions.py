@@ -142,7 +142,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
                     await self._admit(subscription, consumer)
                     is_new = not subscription.is_open
                     try:
-                        await self._open(subscription, open_cursor)
+                        await self._open(subscription, open_cursor, is_stored=False)
                     except CursorError as error:
                         raise self._not_joined(subscription, error) from error
                     if is_new and not is_durable and consumer.start is not None:
@@ -179,7 +179,7 @@ class TopicSubscriptions(Mapping[str, Subscription]):
         subscription = self._get(name, is_durable=True, is_asked_for=True, is_stored=is_stored)
         async with subscription.lock:
             try:
-                await self._open(subscription, open_cursor)
+                await self._open(subscription, open_cursor, is_stored=is_stored)
             except CursorError as error:
                 self._drop_if_unused(subscription)
                 raise BrokerPersistenceError(
@@ -250,10 +250,21 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
     # Dispatch contexts
 
-    async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
+    async def _open(
+        self, subscription: Subscription, open_cursor: OpenCursor, *, is_stored: bool
+    ) -> None:
+        """Open the cursor of a subscription, unless it is open.
+
+        Raises:
+            ServiceNotReadyError: the topic was closed meanwhile, and the cursor is perhaps new. If
+                the topic was deleted, the cursor would be a later topic's.
+            Every error of `open_cursor`.
+        """
         if subscription.is_open:
             return
         async with self._topic.gate.placing():
+            if self._topic.is_closed and not is_stored:
+                raise ServiceNotReadyError(f"{self._label} is closing")
             # The cursor of a client that disconnects meanwhile may still be stored. The topic keeps
             # the entries that a cursor needs, so it must know of it.
             opening = asyncio.ensure_future(open_cursor())

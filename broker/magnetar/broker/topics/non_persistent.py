@@ -96,7 +96,9 @@ class PassingSubscriptions(TopicSubscriptions):
 
     _subscription_class = PassingSubscription
 
-    async def _open(self, subscription: Subscription, open_cursor: OpenCursor) -> None:
+    async def _open(
+        self, subscription: Subscription, open_cursor: OpenCursor, *, is_stored: bool
+    ) -> None:
         """Attach a cursor without a stored position; `open_cursor` is ignored."""
         if not subscription.is_open:
             cursor = NonDurableCursor(self._topic.log, subscription.name, initial=LATEST)

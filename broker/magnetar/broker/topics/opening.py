@@ -9,7 +9,7 @@ Only this module knows which features exist, and in which order a topic hosts th
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -55,7 +55,7 @@ from magnetar.broker.topics.topic_config import (
     cursor_settings,
     log_config,
 )
-from magnetar.cursors import Cursor, SavePace, list_cursors
+from magnetar.cursors import Cursor, CursorUnavailableError, SavePace, list_cursors
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.log import ManagedLog
 from magnetar.ledger.managed_log.log_deletion import is_marked
@@ -84,13 +84,17 @@ class TopicOpener:
         partitioned: PartitionedTopics,
         scalable: ScalableTopics,
         *,
+        read_policies: Callable[[TopicName], Awaitable[Policies]],
         clock: Clock,
         random: random.Random,
         spans: Spans | None = None,
         offloading: OffloadSurroundings | None = None,
         replicating: ReplicationSurroundings | None = None,
     ) -> None:
+        """`read_policies`: returns the policies of a topic as they are stored now; those that it is
+        opened with may be older."""
         self._settings = settings
+        self._read_policies = read_policies
         self._replicating = replicating
         self._offloading = offloading
         self._spans = spans
@@ -319,9 +323,15 @@ class TopicOpener:
             )
 
         async def remove_cursor() -> None:
-            if deduplication.CURSOR in await stored.names():
-                cursor = await self.open_cursor(topic, log, deduplication.CURSOR)
-                await cursor.delete()
+            if deduplication.CURSOR not in await stored.names():
+                return
+            if (await self._read_policies(topic.name)).deduplication:
+                # A former owner knew them, and made the cursor.
+                raise CursorUnavailableError(
+                    f"{topic.name} was opened by policies that have changed: it is opened again"
+                )
+            cursor = await self.open_cursor(topic, log, deduplication.CURSOR)
+            await cursor.delete()
 
         return NoDeduplication(topic, remove_cursor)
 
@@ -394,6 +404,7 @@ class TopicOpener:
             self._replicating,
             stored_cursors=stored.names,
             open_cursor=partial(self.open_cursor, topic, log),
+            read_policies=partial(self._read_policies, topic.name),
             changed=topic.line.update,
             published=lambda: (topic.line.messages_in, topic.line.bytes_in),
             hold=topic.line.hold,
@@ -430,7 +441,8 @@ class TopicOpener:
 
         Raises:
             CursorError
-            ServiceNotReadyError: it is new, and its segment is being sealed; a retry helps.
+            ServiceNotReadyError: it is new, and its segment is being sealed, or its topic was
+                closed meanwhile; a retry helps.
         """
         is_new = initial is not None and not naming.is_internal_cursor(subscription)
         sealing = topic.find(SegmentSealing) if is_new else None
@@ -438,6 +450,8 @@ class TopicOpener:
         if compacting is not None and initial is not None:
             position_properties = {**(position_properties or {}), **compacting.place_of(initial)}
         async with sealing.placing() if sealing is not None else nullcontext():
+            if is_new and topic.is_closed:  # Perhaps deleted, and the cursor a later topic's.
+                raise ServiceNotReadyError(f"{topic.name} is closing")
             cursor = await Cursor.open(
                 log,
                 self._client,

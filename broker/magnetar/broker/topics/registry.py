@@ -91,6 +91,7 @@ class Topics:
             deletion,
             self.partitioned,
             self.scalable,
+            read_policies=policies.reread,
             clock=clock,
             random=random,
             spans=spans,

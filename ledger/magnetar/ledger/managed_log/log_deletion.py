@@ -4,6 +4,9 @@ First the node is marked. That fences any owner that still has the log open: its
 list fails. Then the nodes below it are deleted (cursors, by the component that knows them), then
 the node, and after it the ledgers. A crash in between leaves orphans, never a list of ledgers that
 are gone. A marked log is never opened again; a process that finds one continues its deletion.
+
+A node without a value is deleted like a log without ledgers. It is the parent of cursors that were
+made when there was no log, by a restore that was broken off or by an earlier release.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -98,6 +101,6 @@ def _cell(store: MetadataStore, path: str) -> Cell[LogMetadata]:
     return Cell(
         store,
         path,
-        decode=lambda value: LogMetadata.from_json(value, path=path),
+        decode=lambda value: LogMetadata.from_json(value, path=path) if value else LogMetadata(),
         encode=LogMetadata.to_json,
     )

@@ -51,10 +51,23 @@ _ENDS = (MetadataUnavailableError, SessionExpiredError)
 
 
 def bytes_cell(
-    store: MetadataStore, path: str, *, ephemeral: bool = False, tries_max: int = TRIES_MAX
+    store: MetadataStore,
+    path: str,
+    *,
+    ephemeral: bool = False,
+    needs_parent: bool = False,
+    tries_max: int = TRIES_MAX,
 ) -> "Cell[bytes]":
     """Return a cell whose value is the node's bytes as they are."""
-    return Cell(store, path, decode=bytes, encode=bytes, ephemeral=ephemeral, tries_max=tries_max)
+    return Cell(
+        store,
+        path,
+        decode=bytes,
+        encode=bytes,
+        ephemeral=ephemeral,
+        needs_parent=needs_parent,
+        tries_max=tries_max,
+    )
 
 
 class Deletion(Enum):
@@ -120,6 +133,7 @@ class Cell(Generic[V]):
         decode: Callable[[bytes], V | None],
         encode: Callable[[V], bytes],
         ephemeral: bool = False,
+        needs_parent: bool = False,
         tries_max: int = TRIES_MAX,
     ) -> None:
         """Make the cell of one path; reads nothing.
@@ -127,12 +141,16 @@ class Cell(Generic[V]):
         Args:
             decode: returns None for a node that holds no value of its own.
             ephemeral: whether nodes that the cell creates are deleted with the store's session.
+            needs_parent: whether `create` and `have` raise NoNodeError instead of making a missing
+                parent. Persistent nodes only.
         """
+        assert not (ephemeral and needs_parent)
         self._store = store
         self._path = path
         self._decode = decode
         self._encode = encode
         self._ephemeral = ephemeral
+        self._needs_parent = needs_parent
         self._tries_max = tries_max
 
     async def read(self, *, is_sure: bool = False) -> Stored[V] | None:
@@ -156,6 +174,7 @@ class Cell(Generic[V]):
 
         Raises:
             UnknownOutcomeError, MetadataUnavailableError, ValueTooLargeError
+            NoNodeError: with `needs_parent`.
         """
         data = self._encode(value)
         is_in_doubt = False
@@ -184,6 +203,7 @@ class Cell(Generic[V]):
         Raises:
             UnknownOutcomeError, MetadataUnavailableError, ContendedError, ValueTooLargeError, and
             every error of `decode`.
+            NoNodeError: with `needs_parent`.
         """
         data = self._encode(value)
         is_in_doubt = False
@@ -284,6 +304,8 @@ class Cell(Generic[V]):
     async def _create(self, data: bytes) -> None:
         if self._ephemeral:
             await self._store.create(self._path, data, ephemeral=True)
+        elif self._needs_parent:
+            await self._store.create_child(self._path, data)
         else:
             await self._store.create(self._path, data)
 

@@ -165,6 +165,11 @@ class EmbeddedStore:
             return (await self._write_alone(start)).path
         return (await self._write(create)).path
 
+    async def create_child(self, path: str, value: bytes = b"") -> str:
+        check_path(path)
+        check_value(path, value)
+        return (await self._write(partial(self._tree.create_child, path, value))).path
+
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         check_path(path)
         check_value(path, value)

@@ -243,6 +243,25 @@ class SqliteTree:
             self._insert(path, parent, value, session)
         return Written(path, 0, (*touched, parent_path(path), path))
 
+    def create_child(self, path: str, value: bytes) -> Written:
+        """Create a persistent node below one that exists.
+
+        Raises:
+            NodeExistsError
+            NoNodeError: the parent does not exist.
+            InvalidPathError: the parent is ephemeral.
+        """
+        if path == "/":
+            raise NodeExistsError(f"{path}: the node exists already")
+        with self._write_transaction():
+            if self._owner(parent_path(path)) is None:
+                raise NoNodeError(f"{parent_path(path)}: there is no such node")
+            parent, _ = self._ensure(parent_path(path))
+            if self._is_taken(path):
+                raise NodeExistsError(f"{path}: the node exists already")
+            self._insert(path, parent, value, None)
+        return Written(path, 0, (parent_path(path), path))
+
     def set(self, path: str, value: bytes, *, version: int) -> Written:
         with self._write_transaction():
             self._check_version(path, version)

@@ -129,6 +129,19 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def create_child(self, path: str, value: bytes = b"") -> str:
+        """Create a persistent node below one that exists; return its path.
+
+        For a node that must not outlive its parent: `create` would bring back a parent that was
+        deleted at this moment, without its value.
+
+        Raises:
+            NoNodeError: the parent does not exist.
+            NodeExistsError, ValueTooLargeError
+            InvalidPathError: also when the parent is ephemeral.
+        """
+        ...
+
     async def set(self, path: str, value: bytes, *, version: int) -> int:
         """Replace the value if the node still has `version`; return the new version.
 

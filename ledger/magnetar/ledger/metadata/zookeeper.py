@@ -325,6 +325,13 @@ class ZooKeeperStore:
             f"cannot create {path}: its parents keep being deleted, or its numbers keep being taken"
         )
 
+    async def create_child(self, path: str, value: bytes = b"") -> str:
+        check_path(path)
+        check_value(path, value)
+        full = self._full(path)
+        start = partial(self._client.create_async, full, value, ephemeral=False, sequence=False)
+        return self._own(await self._write(path, start))
+
     async def _use_up_number(self, path: str, full: str) -> None:
         """Make the parent's counter skip a name that another client took. Otherwise ZooKeeper would
         try that name for ever: its counter moves only when a node is created."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.topics.at_rest.walk import Disuse
+from magnetar.broker.topics.at_rest.disuse import Disuse
 from magnetar.sdk.wire import parse_topic_name
 
 NAMES = [parse_topic_name(f"topic-{number}") for number in range(5)]

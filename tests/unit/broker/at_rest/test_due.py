@@ -129,6 +129,15 @@ def test_unused_subscriptions_are_due_when_the_topic_has_rested_for_their_time()
     assert due(stored(subscription, rested_s=1e9), subscription_expiration_minutes=0) is None
 
 
+def test_a_subscription_that_is_younger_than_its_topic_is_due_after_its_own_time() -> None:
+    day_s = 86_400
+    day: dict[str, Any] = {"subscription_expiration_minutes": 24 * 60}
+    topic = stored({"old": BEGIN, "young": BEGIN}, rested_s=9 * day_s)
+    younger = replace(topic, unused_s={"old": day_s, "young": 60.0})
+    assert due(younger, **day) is None
+    assert due(replace(younger, unused_s={"old": 60.0}), **day) == "inactive-subscriptions"
+
+
 def test_an_unused_topic_is_due_after_its_time_and_that_of_retention() -> None:
     on: dict[str, Any] = {"inactive_topic": InactiveTopic(is_on=True, max_s=60)}
     short: dict[str, Any] = {**on, "retention": Retention(minutes=5, mib=-1)}

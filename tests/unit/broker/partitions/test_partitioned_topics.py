@@ -1,6 +1,6 @@
 """Partitioned topics on a real embedded metadata store."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -127,6 +127,7 @@ async def test_growth_brings_the_subscriptions_along(
         assert await list_cursors(store, path) == ["s/1"]
         node = decode_node((await store.get(cursor_path(path, "s/1"))).value)
         assert (node.mark_delete, node.properties) == ((-1, -1), {"a": "b"})
+        assert node.last_active_ms == ManualClock().wall_ms(), "as young as it is"
     assert await list_cursors(store, naming.log_path(TOPIC.partition(1))) == []
     with pytest.raises(PartitionCountError):
         await topics.grow(TOPIC, 3, is_forced=False)
@@ -246,6 +247,31 @@ async def test_growth_brings_nothing_back_that_is_deleted_meanwhile(
     await topics.create(TOPIC, 1)
     await topics.grow(TOPIC, 2, is_forced=False)
     assert await store.exists(naming.log_path(TOPIC.partition(1))) is None
+
+
+async def test_a_copy_of_a_subscription_for_a_partition_that_was_deleted_leaves_nothing(
+    topics: PartitionedTopics, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion of the namespace found the partition before its subscriptions came."""
+    await topics.create(TOPIC, 1)
+    await have_cursor(store, 0, "s")
+    added = naming.log_path(TOPIC.partition(1))
+    create_log = topics.create_log
+
+    async def deleted_at_once(
+        topic: TopicName, properties: Mapping[str, str] | None = None
+    ) -> bool:
+        is_made = await create_log(topic, properties)
+        await store.delete(naming.log_path(topic))
+        return is_made
+
+    monkeypatch.setattr(topics, "create_log", deleted_at_once)
+    with pytest.raises(TopicNotFoundError, match="was deleted meanwhile"):
+        await topics.grow(TOPIC, 2, is_forced=False)
+    assert await store.exists(added) is None
+    monkeypatch.undo()
+    await topics.grow(TOPIC, 2, is_forced=False)
+    assert await list_cursors(store, added) == ["s"]
 
 
 async def test_growth_takes_existing_topics_in_by_force_only(topics: PartitionedTopics) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -402,3 +402,37 @@ async def test_an_unreadable_record_is_refused_and_left(
     with pytest.raises(BrokerMetadataError, match="left as it is"):
         await registry.check_namespace("public/odd")
     assert (await store.get(namespace_path("public/odd"))).value == b'{"format":9}'
+
+
+class _Deaf:
+    """A store that reports no change."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def watch(self, path: str, callback: WatchCallback) -> Watch:
+        return self._store.watch(path, lambda _: None)
+
+
+async def test_policies_that_are_read_again_are_those_that_are_stored(
+    store: MetadataStore, other: PolicyRegistry
+) -> None:
+    behind = PolicyRegistry(cast(MetadataStore, _Deaf(store)), BrokerSettings())
+    await behind.start({})
+    assert (await behind.of(TOPIC)).max_producers == 0
+    await other.dynamic.set("max_producers_per_topic", "3")
+    assert (await behind.of(TOPIC)).max_producers == 0, "it is behind"
+    assert (await behind.reread(TOPIC)).max_producers == 3
+    await other.update_namespace("public/default", namespace_producers(4))
+    assert (await behind.reread(TOPIC)).max_producers == 4
+    for count in (5, 6):
+        await other.update_topic(TOPIC, producers(count))
+        assert (await behind.reread(PARTITION)).max_producers == count
+    await other.update_topic(TOPIC, producers(None))
+    assert (await behind.reread(TOPIC)).max_producers == 4
+    with pytest.raises(NamespaceNotFoundError):
+        await behind.reread(parse_topic_name("persistent://public/missing/topic"))
+    behind.close()

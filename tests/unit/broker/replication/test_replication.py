@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.features.replication import Replication, ReplicationSurroundings
 from magnetar.broker.features.replication.remotes import RemoteClusters
 from magnetar.broker.features.replication.sending import SendingSurroundings
@@ -36,6 +37,10 @@ class World:
     def __init__(self, *clusters: str, **settings: Any) -> None:
         self.harness = Harness(**settings)
         self.clusters = clusters
+        self.stored: list[str] = []
+        """Clusters whose cursors a former owner has made."""
+        self.later: tuple[str, ...] | None = None
+        """Clusters of the policies that are stored, if those of the topic are older."""
         self.made: dict[str, Position] = {}
         self.holds: list[bool] = []
         """Holds of publishes, and releases."""
@@ -69,6 +74,7 @@ class World:
             around,
             stored_cursors=self._stored,
             open_cursor=cast(Any, self._open_cursor),
+            read_policies=self._read_policies,
             changed=lambda: None,
             published=lambda: (0, 0),
             hold=lambda: self.holds.append(True),
@@ -81,7 +87,15 @@ class World:
         await self.feature.stopped()
 
     async def _stored(self) -> Sequence[str]:
-        return ()
+        return [f"pulsar.repl.{each}" for each in self.stored]
+
+    async def _read_policies(self) -> Policies:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise BrokerMetadataError("the metadata store is away")
+        if self.later is None:
+            return self.topic.policies
+        return self.topic.policies.with_values(replicated_to=self.later)
 
     async def _open_cursor(
         self, name: str, position: Position, properties: dict[str, str]
@@ -370,6 +384,42 @@ async def test_a_cursor_that_could_not_be_deleted_is_deleted_at_a_later_look() -
     world.feature.look()
     await settle()
     assert list(world.feature.cursors()) == []
+    await world.close()
+
+
+async def test_a_cursor_of_later_policies_than_the_topic_was_opened_with_stays() -> None:
+    """A former owner knew that the cluster was added, and made its cursor."""
+    world = World("east", "west")
+    world.stored, world.later = ["eu", "west"], ("east", "eu", "west")
+    await world.open()
+    await settle()
+    world.feature.look()
+    await settle()
+    cursors = {each.name: each for each in world.feature.cursors()}
+    assert sorted(cursors) == ["pulsar.repl.eu", "pulsar.repl.west"]
+    assert [each.name for each in world.feature.backlogs()] == ["pulsar.repl.west"]
+    world.set("east", "eu", "west")
+    await settle()
+    assert {each.name: each for each in world.feature.cursors()} == cursors
+    assert len(list(world.feature.backlogs())) == 2
+    await world.close()
+
+
+async def test_a_cursor_that_was_found_is_deleted_when_the_stored_policies_lack_its_cluster() -> (
+    None
+):
+    world = World("east", "west")
+    world.stored, world.later = ["eu", "west"], ("east", "west")
+    await world.open()
+    world.error = CursorUnavailableError("the metadata store is away")
+    await settle()
+    assert len(list(world.feature.cursors())) == 2, "the policies cannot be read"
+    world.error = None
+    world.feature.look()
+    await settle()
+    assert [cast(MemoryCursor, each).name for each in world.feature.cursors()] == [
+        "pulsar.repl.west"
+    ]
     await world.close()
 
 

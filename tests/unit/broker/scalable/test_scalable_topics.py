@@ -371,11 +371,13 @@ async def test_a_subscription_that_is_made_anew_before_the_seal_is_in_the_childr
     await have_cursor(scene.store, parent, "s")
     scene.owners.gained[parent] = ["s"]
 
-    async def copy_late(store: MetadataStore, one: str, other: str, name: str) -> bool:
+    async def copy_late(
+        store: MetadataStore, one: str, other: str, name: str, *, now_ms: int
+    ) -> bool:
         if not scene.owners.sealed:
             with suppress(NoNodeError):  # of the other child
                 await store.delete(cursor_path(one, name))
-        return await copy_cursor(store, one, other, name)
+        return await copy_cursor(store, one, other, name, now_ms=now_ms)
 
     monkeypatch.setattr(scalable_topics, "copy_cursor", copy_late)
     await scene.topics.split(TOPIC, 0)

@@ -8,10 +8,16 @@ before the new count does, and no producer may use a partition beyond the count.
 subscribes meanwhile knows only the old count. Those subscriptions are copied once the new count is
 stored. The record names the new partitions until then, so that the next growth, which may be to the
 same count, completes one that was interrupted.
+
+A deletion may overtake a creation or a growth. It deletes the partitions of the record, and perhaps
+not those that are made at this moment. So a request that makes partitions reads the record again,
+at times and in the end. If the topic is gone, it removes what it has made: a later topic of the
+name would have it otherwise.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote_plus
 
 from magnetar.broker.base import naming
@@ -20,6 +26,8 @@ from magnetar.broker.base.errors import (
     ConflictError,
     NotAllowedError,
     PartitionCountError,
+    RequestError,
+    ServiceNotReadyError,
     TopicConflictError,
     TopicNotFoundError,
 )
@@ -30,10 +38,12 @@ from magnetar.broker.cluster.partitions.record import (
 )
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.cursors import CursorError, copy_cursor, list_cursors
+from magnetar.cursors.node import cursor_path
 from magnetar.ledger.errors import (
     BadVersionError,
     MetadataError,
     NoNodeError,
+    NotEmptyError,
 )
 from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogMetadata
 from magnetar.ledger.metadata.cell import bytes_cell
@@ -42,7 +52,9 @@ from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
 
 _WRITES_AT_ONCE = 32
-
+_MADE_PER_LOOK = 32
+"""Partitions that are made until the record is read again."""
+_TAKE_BACK_TRIES = 10
 
 PARTITIONS_MAX = 100_000
 """Largest number of partitions, whatever the settings say: a request about a topic goes through
@@ -155,6 +167,7 @@ class PartitionedTopics:
         Raises:
             PartitionCountError
             TopicConflictError: there is a topic of that name, of either kind.
+            TopicNotFoundError: another request deleted it meanwhile.
             NotAllowedError: the name is that of a partition.
             BrokerMetadataError
         """
@@ -182,7 +195,8 @@ class PartitionedTopics:
                 lambda now: None if now == record else now,
             )
             raise TopicConflictError(f"This topic already exists: {topic} is not partitioned")
-        await self._create_logs(topic, range(partitions))
+        async with self._making(topic, known=partitions) as made:
+            await self._create_logs(topic, range(partitions), made, known=partitions)
         return record
 
     async def ensure(self, topic: TopicName, partitions: int) -> PartitionedTopicRecord:
@@ -190,11 +204,14 @@ class PartitionedTopics:
 
         Raises:
             as for `create`.
+            ServiceNotReadyError: another request deleted it meanwhile.
         """
         try:
             return await self.create(topic, partitions)
         except TopicConflictError:
             return await self.get(topic)
+        except TopicNotFoundError as error:
+            raise ServiceNotReadyError(f"{error}: try again") from error
 
     async def grow(self, topic: TopicName, partitions: int, *, is_forced: bool) -> None:
         """Add partitions. `is_forced`: existing topics with the names of new partitions become
@@ -217,18 +234,30 @@ class PartitionedTopics:
                 f"{record.partitions}"
             )
         new = range(record.partitions, partitions)
-        if topic.is_persistent:
-            if not is_forced:
-                for index in new:
-                    if await self._has_log(topic.partition(index)):
-                        raise TopicConflictError(
-                            f"{topic.partition(index)} exists: delete it, or grow with force"
-                        )
-            await self._create_logs(topic, new, inherits=True)
+        for index in () if is_forced or not topic.is_persistent else new:
+            if await self._has_log(topic.partition(index)):
+                raise TopicConflictError(
+                    f"{topic.partition(index)} exists: delete it, or grow with force"
+                )
+        async with self._making(topic, known=record.partitions) as made:
+            await self._create_logs(topic, new, made, known=record.partitions, inherits=True)
+            after = await self._store_growth(topic, partitions, known=record.partitions)
+        if after.growing_from is not None:
+            await self._bring_along(topic, range(after.growing_from, after.partitions))
+            await self._end_growth(topic, after)
+
+    async def _store_growth(
+        self, topic: TopicName, partitions: int, *, known: int
+    ) -> PartitionedTopicRecord:
+        """Store the new number of partitions. `known`: how many there were when growth began.
+
+        Raises:
+            TopicNotFoundError, TopicConflictError, BrokerMetadataError
+        """
 
         def grown(before: PartitionedTopicRecord | None) -> PartitionedTopicRecord:
-            if before is None or before.is_deleted:
-                raise TopicNotFoundError(f"Partitioned topic {topic} not found")
+            _check_there(topic, before, known)
+            assert before is not None
             _check_not_final(topic, before)
             # Another broker may have grown it further meanwhile.
             most = max(before.partitions, partitions)
@@ -240,9 +269,7 @@ class PartitionedTopics:
         path = partitioned_topic_path(topic)
         after = await change_record(self._store, PartitionedTopicRecord, path, grown)
         assert after is not None
-        if after.growing_from is not None:
-            await self._bring_along(topic, range(after.growing_from, after.partitions))
-            await self._end_growth(topic, after)
+        return after
 
     async def _end_growth(self, topic: TopicName, grown: PartitionedTopicRecord) -> None:
         """Note that all partitions of a record have their subscriptions, unless the topic has grown
@@ -267,7 +294,9 @@ class PartitionedTopics:
         record = await self.get(topic)
         if record.is_deleted:
             raise TopicNotFoundError(f"{topic} is being deleted")
-        await self._create_logs(topic, range(record.partitions), inherits=True)
+        count = record.partitions
+        async with self._making(topic, known=count) as made:
+            await self._create_logs(topic, range(count), made, known=count, inherits=True)
 
     async def make_final(self, topic: TopicName) -> int | None:
         """Fix the number of partitions for good; return it, or None if the topic is not
@@ -393,24 +422,111 @@ class PartitionedTopics:
         await asked(self._store.catch_up(), f"look for {path}")
         return await asked(self._store.exists(path), f"look for {path}") is not None
 
+    @asynccontextmanager
+    async def _making(self, topic: TopicName, *, known: int) -> AsyncIterator[list[TopicName]]:
+        """Yield a list for the partitions that are made. If that fails because the topic was
+        deleted, or became final, remove those that it does not have.
+
+        `known`: how many partitions the topic has at least, as long as it is the same.
+        """
+        made: list[TopicName] = []
+        try:
+            yield made
+        except RequestError:
+            if made:
+                await self._take_back_made(topic, made, known=known)
+            raise
+
+    async def _take_back_made(
+        self, topic: TopicName, made: Sequence[TopicName], *, known: int
+    ) -> None:
+        record = await self._read_now(topic)
+        if record is None or record.is_deleted:
+            kept = 0
+        elif record.is_final or record.partitions < known:
+            kept = record.partitions
+        else:
+            return  # Repeating the request completes it.
+        await _at_once(self.take_back(each) for each in made if each.partition_index >= kept)
+        record = await self._read_now(topic)
+        if record is not None and not record.is_deleted:
+            # The deletion was given up, or there is a new topic of that name.
+            has = [
+                each.partition_index for each in made if each.partition_index < record.partitions
+            ]
+            await self._create_logs(topic, has, [], known=record.partitions, inherits=True)
+
+    async def _read_now(self, topic: TopicName) -> PartitionedTopicRecord | None:
+        await asked(self._store.catch_up(), f"read partitions of {topic}")
+        return await self.find(topic)
+
     async def _create_logs(
-        self, topic: TopicName, indexes: Sequence[int], *, inherits: bool = False
+        self,
+        topic: TopicName,
+        indexes: Sequence[int],
+        made: list[TopicName],
+        *,
+        known: int,
+        inherits: bool = False,
     ) -> None:
         """Create a log without ledgers for each partition; an existing one stays as it is.
 
-        `inherits`: the new ones have the durable subscriptions of the first partition, from their
-        beginning.
+        Args:
+            made: gets the partitions whose logs are new.
+            known: how many partitions the topic has at least, as long as it is the same.
+            inherits: the new ones have the durable subscriptions of the first partition, from their
+                beginning.
+
+        Raises:
+            TopicNotFoundError: the topic was deleted meanwhile.
+            BrokerMetadataError
         """
-        if not topic.is_persistent:
+        if not topic.is_persistent or not indexes:
             return
         names = await self._durable_subscriptions(topic) if inherits else []
+        is_over = False
 
-        async def create(index: int) -> None:
-            await self.create_log(topic.partition(index))
-            for name in names:
-                await self._inherit(topic, index, name)
+        async def create(number: int, index: int) -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            try:
+                if number and number % _MADE_PER_LOOK == 0:
+                    _check_there(topic, await self.find(topic), known)
+                if await self.create_log(topic.partition(index)):
+                    made.append(topic.partition(index))
+                for name in names:
+                    await self._inherit(topic, index, name)
+            except TopicNotFoundError:
+                is_over = True
+                raise
 
-        await _at_once(create(index) for index in indexes)
+        await _at_once(create(number, index) for number, index in enumerate(indexes))
+        _check_there(topic, await self._read_now(topic), known)
+
+    async def take_back(self, topic: TopicName) -> None:
+        """Remove the log of a topic that was never loaded, with the subscriptions that were copied
+        to it. Leave what is in use by now.
+
+        Raises:
+            BrokerMetadataError
+        """
+        path = naming.log_path(topic)
+        for _ in range(_TAKE_BACK_TRIES):
+            try:
+                if await self._store.exists(path) != 0:
+                    return
+                for name in await list_cursors(self._store, path):
+                    await self._store.delete(cursor_path(path, name), version=0)
+                await self._store.delete(path, version=0)
+            except NotEmptyError:
+                continue  # Another request copies subscriptions to it at this moment.
+            except (BadVersionError, NoNodeError):
+                return
+            except MetadataError as error:
+                raise BrokerMetadataError(f"{path} is not taken back: {error}") from error
+            else:
+                return
 
     async def _bring_along(self, topic: TopicName, indexes: Sequence[int]) -> None:
         """Copy subscriptions that the first partition gained meanwhile to the new partitions.
@@ -430,7 +546,8 @@ class PartitionedTopics:
                 record = await self.find(topic, is_sure=True)
                 if record is None or record.is_deleted or not await self._has_log(partition):
                     return
-                await self._inherit(topic, index, name)
+                with suppress(TopicNotFoundError):
+                    await self._inherit(topic, index, name)
 
         await _at_once(bring(index) for index in indexes)
 
@@ -479,13 +596,32 @@ class PartitionedTopics:
             raise BrokerMetadataError(f"cannot create {topic}: {error}") from error
 
     async def _inherit(self, topic: TopicName, index: int, name: str) -> None:
+        """Copy a subscription of the first partition to another one.
+
+        Raises:
+            TopicNotFoundError: the other one was deleted meanwhile.
+            BrokerMetadataError
+        """
         first, own = naming.log_path(topic.partition(0)), naming.log_path(topic.partition(index))
         try:
-            await copy_cursor(self._store, first, own, name)
+            await copy_cursor(self._store, first, own, name, now_ms=self._clock.wall_ms())
+        except NoNodeError as error:
+            raise TopicNotFoundError(f"{topic.partition(index)} was deleted meanwhile") from error
         except (CursorError, MetadataError) as error:
             raise BrokerMetadataError(
                 f"subscription {name} cannot be made in {topic.partition(index)}: {error}"
             ) from error
+
+
+def _check_there(topic: TopicName, record: PartitionedTopicRecord | None, known: int) -> None:
+    """Make sure that a topic still exists, and is no later one of its name: `known` is how many
+    partitions it has at least, and their number never falls.
+
+    Raises:
+        TopicNotFoundError
+    """
+    if record is None or record.is_deleted or record.partitions < known:
+        raise TopicNotFoundError(f"Partitioned topic {topic} not found: it was deleted meanwhile")
 
 
 def _check_not_final(topic: TopicName, record: PartitionedTopicRecord) -> None:

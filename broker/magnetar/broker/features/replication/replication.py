@@ -2,7 +2,9 @@
 
 The durable cursors are opened with the topic, before anything can be trimmed, whatever the policies
 are by then. A cursor is deleted when policies were read that name other clusters, but no longer
-this one (rules 2.1, 2.2). Copied messages stay in the other cluster.
+this one (rules 2.1, 2.2). The policies that a topic is opened with may be older than the cursor, so
+they are read again before a cursor is deleted that was found then. Copied messages stay in the
+other cluster.
 
 A cluster that comes into the policies of a loaded topic gets its cursor before anything more is
 stored: publishes are held until then. Otherwise the topic could move, and its next owner would not
@@ -138,6 +140,7 @@ class Replication(Feature):
         *,
         stored_cursors: Callable[[], Awaitable[Sequence[str]]],
         open_cursor: Callable[[str, Position, dict[str, str]], Awaitable[Cursor]],
+        read_policies: Callable[[], Awaitable[Policies]],
         changed: Callable[[], None],
         published: Published,
         hold: Callable[[], None],
@@ -148,6 +151,7 @@ class Replication(Feature):
         Args:
             stored_cursors: returns the names of the topic's durable cursors.
             open_cursor: opens the cursor of a name, or creates it at a position, with properties.
+            read_policies: returns the topic's policies as they are stored now.
             changed: called when the rows of the publish line change.
             published: returns the messages and bytes published to the topic so far.
             hold: keeps publishes from being stored until `release`.
@@ -157,6 +161,7 @@ class Replication(Feature):
         self._around = around
         self._stored_cursors = stored_cursors
         self._open_cursor = open_cursor
+        self._read_policies = read_policies
         self._changed = changed
         self._published = published
         self._hold = hold
@@ -169,6 +174,9 @@ class Replication(Feature):
         is copied by such a cursor, as what it saves would be fenced."""
         self._cursors: dict[str, Cursor] = {}
         """Cursors by cluster."""
+        self._unsure: set[str] = set()
+        """Clusters whose cursor was found when the topic was opened, and that the policies did not
+        name: a former owner may have known later policies."""
         self._senders: dict[str, Sending] = {}
         """Senders by cluster."""
         self._starts: dict[str, Position] = {}
@@ -192,6 +200,7 @@ class Replication(Feature):
             if name.startswith(REPLICATOR_PREFIX):
                 remote = name.removeprefix(REPLICATOR_PREFIX)
                 self._cursors[remote] = await self._open_cursor(name, LATEST, {})
+        self._unsure = set(self._cursors) - self._wanted()
         for remote in sorted(self._wanted()):
             await self._begin(remote)
         self._apply_soon()
@@ -360,6 +369,11 @@ class Replication(Feature):
             self._close(sender)
             await sender.stopped()
             self._changed()
+        if remote in self._unsure:
+            now = await self._read_policies()
+            if remote in now.replicated_to:
+                return  # The topic learns of it, too.
+            self._unsure.discard(remote)
         lists_others = bool(self._topic.policies.replicated_to) and remote not in self._wanted()
         if lists_others and not self._is_closed:
             await self._delete_cursor(remote)

@@ -15,7 +15,7 @@ begins at the first check that finds the topic unused, and again at the first ch
 came and left. A client that joins in the last moment is not disconnected.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -64,12 +64,14 @@ class InactiveSubscriptions:
                 expired.append(subscription)
         return self._delete(topic, expired) if expired else None
 
-    def note_unused(self, topic: Topic, since_s: float) -> None:
-        """Set the time since which the topic's subscriptions are unused, by the monotonic clock.
-        The broker loaded the topic for itself, and its writes to their cursors are no use."""
+    def note_unused(self, topic: Topic, since_s: Mapping[str, float]) -> None:
+        """Set since when each of the topic's subscriptions is unused, by the monotonic clock; one
+        without a time is new. The broker loaded the topic for itself, and its writes to their
+        cursors are no use."""
+        now_s = self._clock.monotonic_s()
         for subscription in topic.subscriptions.values():
             if subscription.is_open and isinstance(subscription.cursor, Cursor):
-                subscription.last_used_s = since_s
+                subscription.last_used_s = since_s.get(subscription.name, now_s)
                 subscription.seen_written_ms = subscription.cursor.last_active_ms
 
     async def _delete(self, topic: Topic, subscriptions: list[Subscription]) -> None:

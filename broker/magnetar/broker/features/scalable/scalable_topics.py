@@ -28,6 +28,7 @@ Source: sheet of Pulsar 5, sections 3.2, 3.8 and 8.3.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -164,15 +165,22 @@ class SegmentOwners(Protocol):
 
 
 class Logs(Protocol):
-    """Creates the logs of segments; `PartitionedTopics` implements it."""
+    """Creates the logs of segments, and takes them back; `PartitionedTopics` implements it."""
 
     async def create_log(
         self, topic: TopicName, properties: Mapping[str, str] | None = None
     ) -> bool: ...
 
+    async def take_back(self, topic: TopicName) -> None: ...
+
 
 class _OvertakenError(Exception):
     """The record does not name the change any more."""
+
+    def __init__(self, *, is_deleted: bool) -> None:
+        """`is_deleted`: the topic was deleted; otherwise another broker has finished the change."""
+        super().__init__()
+        self.is_deleted = is_deleted
 
 
 class ScalableTopics:
@@ -627,10 +635,13 @@ class ScalableTopics:
         self.counts.note(_WORK, topic, change.begun_ms)
         try:
             await self._take_steps(topic, change, parents, is_first=is_first)
-        except _OvertakenError:
-            return  # Another broker has finished it.
+        except _OvertakenError as overtaken:
+            if overtaken.is_deleted:
+                await self._take_back(topic, change)
         except RequestError:
             self.counts.failures += 1
+            with suppress(RequestError):
+                await self._take_back(topic, change)
             raise
         finally:
             self.counts.note(_WORK, topic, None)
@@ -677,10 +688,25 @@ class ScalableTopics:
 
         after = await self._change(topic, commit)
         if after is None or not is_ours:
-            return
+            raise _OvertakenError(is_deleted=after is None or after.is_deleted)
         seconds = max(0.0, (self._clock.wall_ms() - change.begun_ms) / 1000)
         self.counts.ended(change.kind, seconds=seconds, stall_s=stalled_s())
         _log.info("segments_changed", topic=str(topic), epoch=after.epoch)
+
+    async def _take_back(self, topic: TopicName, change: PendingChange) -> None:
+        """Remove the logs of a change's children, if the topic was deleted meanwhile.
+
+        The deletion found only those that existed then. Ids start anew in a later topic of the
+        name, which would have the logs otherwise.
+
+        Raises:
+            BrokerMetadataError
+        """
+        record = await self.find(topic, is_sure=True)
+        if record is not None and not record.is_deleted:
+            return  # It goes on; or a later topic has the name, and perhaps such segments.
+        for child in change.children:
+            await self._logs.take_back(child.name_in(topic))
 
     async def _prepare(
         self,
@@ -743,7 +769,7 @@ class ScalableTopics:
 
         Raises:
             _OvertakenError: the change has ended. Children may be in use, and a subscription that
-                was deleted there must not come back.
+                was deleted there must not come back; or they were deleted with their topic.
             BrokerMetadataError
         """
         wanted = {name for parent in parents for name in names[parent]}
@@ -762,7 +788,11 @@ class ScalableTopics:
             ]
         if copies:
             await self._check_current(topic, change)
-            await self._copy(copies, carried)
+            try:
+                await self._copy(copies, carried)
+            except BrokerMetadataError:
+                await self._check_current(topic, change)
+                raise
 
     async def _copy(
         self, copies: Iterable[tuple[TopicName, TopicName, str]], carried: _Carried
@@ -773,7 +803,11 @@ class ScalableTopics:
             async with limit:
                 try:
                     if await copy_cursor(
-                        self._store, naming.log_path(parent), naming.log_path(child), name
+                        self._store,
+                        naming.log_path(parent),
+                        naming.log_path(child),
+                        name,
+                        now_ms=self._clock.wall_ms(),
                     ):
                         carried[child].add(name)
                 except (CursorError, MetadataError) as error:
@@ -793,7 +827,7 @@ class ScalableTopics:
     async def _check_current(self, topic: TopicName, change: PendingChange) -> None:
         record = await self.find(topic)
         if record is None or record.change != change or record.is_deleted:
-            raise _OvertakenError
+            raise _OvertakenError(is_deleted=record is None or record.is_deleted)
 
     async def subscribe_behind(self, segment: TopicName, subscription: str) -> None:
         """Create a subscription that begins now in all active descendants of a sealed segment.

@@ -16,7 +16,7 @@ The rules are those of `features/retention/` and `features/compaction/`.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from magnetar.broker.base import naming
 from magnetar.broker.features import compaction, deduplication
@@ -55,6 +55,8 @@ class StoredTopic:
     cursors: Mapping[str, StoredCursor]
     rested_s: float
     """How long the topic has been unused, in seconds, as far as this broker knows."""
+    unused_s: Mapping[str, float] = field(default_factory=dict)
+    """The same by subscription; one that is missing here is unused for as long as the topic."""
 
     @property
     def was_left_open(self) -> bool:
@@ -105,7 +107,10 @@ def _has_expired(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:
 
 
 def _has_unused_subscriptions(topic: StoredTopic, policies: Policies, _now_ms: int) -> bool:
-    return 0 < policies.subscription_expiration_s < topic.rested_s and bool(topic.subscriptions)
+    if policies.subscription_expiration_s <= 0:
+        return False
+    unused_s = [topic.unused_s.get(name, topic.rested_s) for name in topic.subscriptions]
+    return max(unused_s, default=0.0) > policies.subscription_expiration_s
 
 
 def _is_over_quota(topic: StoredTopic, policies: Policies, now_ms: int) -> bool:

@@ -14,7 +14,8 @@ requests meanwhile stays loaded.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -26,10 +27,13 @@ from magnetar.broker.cluster.ownership.protocol import Ownership
 from magnetar.broker.policies.registry import PolicyRegistry
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics import Topics
+from magnetar.broker.topics.at_rest.births import Births
+from magnetar.broker.topics.at_rest.disuse import Disuse, UnusedSince
 from magnetar.broker.topics.at_rest.due import ObjectUpkeep, StoredTopic, what_is_due
 from magnetar.cursors import CursorError, StoredCursor, list_cursors, read_stored
 from magnetar.ledger.errors import LedgerError, MetadataError, NoNodeError
-from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
+from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
@@ -38,6 +42,16 @@ _log = structlog.get_logger()
 
 _READS_PER_LOOK = 2
 """Reads of the metadata store per look: the ledger list, and the names of the cursors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A topic in which something is due."""
+
+    due: str
+    unused: UnusedSince
+    created: str | None
+    """Its creation time as stored, by which a later topic of the name is told from it."""
 
 
 class LooksAfterTopics(Protocol):
@@ -61,14 +75,14 @@ class TopicsAtRest:
         store: MetadataStore,
         upkeep: LooksAfterTopics,
         *,
-        note_unused: Callable[[Topic, float], None],
+        note_unused: Callable[[Topic, UnusedSince], None],
         clock: Clock,
         objects: ObjectUpkeep,
     ) -> None:
         """Set up the walk; `start` begins it.
 
         Args:
-            note_unused: takes a topic that was just loaded, and the time since which it is unused.
+            note_unused: takes a topic that was just loaded, and since when it is unused.
             objects: when ledgers move to an object store, and are read back there.
         """
         self._settings = settings
@@ -83,6 +97,7 @@ class TopicsAtRest:
         self._disuse = Disuse(
             clock.monotonic_s(), remembered_max=settings.topics_at_rest_remembered_max
         )
+        self._births = Births(clock)
         self._places = asyncio.Semaphore(settings.topics_at_rest_loaded_max)
         self._working: dict[TopicName, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -138,11 +153,17 @@ class TopicsAtRest:
         Raises:
             MetadataError: the topics cannot be listed now.
         """
-        for tenant in await self._children(naming.ROOT):
-            for namespace in await self._children(f"{naming.ROOT}/{tenant}"):
-                path = naming.topics_path(f"{tenant}/{namespace}")
-                for node in await self._children(path):
-                    await self._visit(naming.topic_at(f"{tenant}/{namespace}", node))
+        is_whole = False
+        self._births.begin()
+        try:
+            for tenant in await self._children(naming.ROOT):
+                for namespace in await self._children(f"{naming.ROOT}/{tenant}"):
+                    path = naming.topics_path(f"{tenant}/{namespace}")
+                    for node in await self._children(path):
+                        await self._visit(naming.topic_at(f"{tenant}/{namespace}", node))
+            is_whole = True
+        finally:
+            self._births.end(is_whole=is_whole)
         while self._working:
             await asyncio.wait(self._working.values())
 
@@ -171,16 +192,16 @@ class TopicsAtRest:
             if since_s is None:
                 return
             since_s = max(since_s, self._disuse.since_s(name))
-            due = await self._what_is_due(name, since_s)
+            found = await self._look_at(name, since_s)
         except (LedgerError, CursorError, RequestError) as error:
             self.failures += 1
             _log.warning("topic_at_rest_not_read", topic=full_name, error=str(error))
             return
-        if due is None or name in self._working:
+        if found is None or name in self._working:
             return
         await self._places.acquire()
         task = asyncio.get_running_loop().create_task(
-            self._work(name, since_s, due), name=f"at-rest-{name}"
+            self._work(name, found), name=f"at-rest-{name}"
         )
         self._working[name] = task
         task.add_done_callback(lambda _: self._done(name))
@@ -189,8 +210,11 @@ class TopicsAtRest:
         del self._working[name]
         self._places.release()
 
-    async def _what_is_due(self, name: TopicName, since_s: float) -> str | None:
+    async def _look_at(self, name: TopicName, since_s: float) -> _Found | None:
         """Return the upkeep that is due for a topic; None if there is none.
+
+        Args:
+            since_s: since when the topic is unused, if it existed then.
 
         Raises:
             LedgerError, CursorError, RequestError: this cannot be determined.
@@ -210,17 +234,56 @@ class TopicsAtRest:
             if stored is not None:
                 cursors[cursor] = stored
         self.looks += 1
-        rested_s = self._clock.monotonic_s() - since_s
-        found = StoredTopic(log, cursors, rested_s)
-        return what_is_due(
+        unused = self._unused(name, log, node.created_ms, cursors).not_before(since_s)
+        now_s = self._clock.monotonic_s()
+        found = StoredTopic(
+            log,
+            cursors,
+            now_s - unused.topic_s,
+            {each: now_s - each_s for each, each_s in unused.subscriptions_s.items()},
+        )
+        due = what_is_due(
             found,
             policies,
             self._clock.wall_ms(),
             self._upkeep.jobs,
             objects=self._objects,
         )
+        return _Found(due, unused, log.properties.get(CREATED_PROPERTY)) if due else None
 
-    async def _work(self, name: TopicName, since_s: float, due: str) -> None:
+    def _unused(
+        self,
+        name: TopicName,
+        log: LogMetadata,
+        stored_ms: int | None,
+        cursors: Mapping[str, StoredCursor],
+    ) -> UnusedSince:
+        """Return the earliest times at which a topic and its subscriptions may have come into
+        being. A topic is as young as its youngest subscription: that was a use of it.
+
+        `stored_ms`: when the log's node was created, by the store's clock; None if unknown.
+        """
+        is_restored = RESTORED_PROPERTY in log.properties
+        # A former release restored logs without the time, and with the creation time of before.
+        made_ms = log.restored_ms if is_restored else log.created_ms
+        identity = f"{name} {log.created_ms} {log.restored_ms} {stored_ms}"
+        topic_s = self._births.since_s(
+            identity, (made_ms, stored_ms or 0), was_in_use=self._disuse.knows(name)
+        )
+        since_s = {
+            cursor: max(
+                topic_s,
+                self._births.since_s(
+                    f"{identity} {each.created_ms} {cursor}",
+                    (each.last_active_ms, each.created_ms or 0),
+                ),
+            )
+            for cursor, each in cursors.items()
+            if not naming.is_internal_cursor(cursor)
+        }
+        return UnusedSince(max([topic_s, *since_s.values()]), since_s)
+
+    async def _work(self, name: TopicName, found: _Found) -> None:
         if not self._topics.has_room(self._settings.topics_at_rest_loaded_max):
             return
         try:
@@ -228,56 +291,38 @@ class TopicsAtRest:
             if topic.use.is_asked_for:
                 return  # A client requested it, too, and the ticker looks after it.
             self.loads += 1
-            self._note_unused(topic, since_s)
-            _log.info("topic_at_rest_loaded", topic=str(name), due=due)
+            self._note_unused(topic, await self._unused_now(topic, found))
+            _log.info("topic_at_rest_loaded", topic=str(name), due=found.due)
             await self._upkeep.look_after(topic)
         except TopicNotFoundError:
             pass  # It was being deleted, and is deleted now.
         except (LedgerError, CursorError, RequestError) as error:
             self.failures += 1
-            _log.warning("topic_at_rest_not_loaded", topic=str(name), due=due, error=str(error))
+            _log.warning(
+                "topic_at_rest_not_loaded", topic=str(name), due=found.due, error=str(error)
+            )
         finally:
             served = self._topics.served(name)
             closing = self._topics.ends.put_to_rest(served) if served is not None else None
             if closing is not None:
                 await asyncio.wait([closing])
 
+    async def _unused_now(self, topic: Topic, found: _Found) -> UnusedSince:
+        """Return since when a topic is unused that was loaded some time after the look at it.
+
+        Meanwhile it may have been in use, here or at another broker, or deleted and made anew.
+
+        Raises:
+            RequestError
+        """
+        since_s = await self._ownership.alone_since_s(topic.name)
+        is_same = topic.log.properties.get(CREATED_PROPERTY) == found.created
+        if since_s is None or not is_same:
+            since_s = self._clock.monotonic_s()
+        return found.unused.not_before(max(since_s, self._disuse.since_s(topic.name)))
+
     def _closing(self, topic: Topic) -> None:
         """Note when a topic came to rest. One that only the walk has loaded keeps its earlier
         time."""
         if topic.use.is_asked_for:
             self._disuse.came_to_rest(topic.name, self._clock.monotonic_s())
-
-
-class Disuse:
-    """When topics came to rest on this broker, as far as it can know; monotonic seconds.
-
-    A topic that was never loaded here counts as unused since the broker began to look. For the
-    others, the time at which each came to rest is remembered, up to a bound. If one is forgotten,
-    all topics that are not remembered count from its time. So a topic never counts as unused for
-    longer than it is.
-    """
-
-    def __init__(self, began_s: float, *, remembered_max: int) -> None:
-        self._floor_s = began_s
-        self._remembered_max = remembered_max
-        self._since_s: dict[TopicName, float] = {}  # the oldest first
-
-    def __len__(self) -> int:
-        return len(self._since_s)
-
-    def came_to_rest(self, name: TopicName, now_s: float) -> None:
-        """Note that the topic was loaded and used until now."""
-        self._since_s.pop(name, None)
-        self._since_s[name] = now_s
-        while len(self._since_s) > self._remembered_max:
-            oldest = next(iter(self._since_s))
-            self._floor_s = max(self._floor_s, self._since_s.pop(oldest))
-
-    def forget(self, name: TopicName) -> None:
-        """Forget a topic that was deleted, to free its place."""
-        self._since_s.pop(name, None)
-
-    def since_s(self, name: TopicName) -> float:
-        """Return a time since which the topic is certainly unused here."""
-        return self._since_s.get(name, self._floor_s)

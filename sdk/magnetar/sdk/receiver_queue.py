@@ -87,6 +87,12 @@ class ReceiverQueue:
         return bool(self._ready or self._incoming)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the queue is empty and the broker may send, so that whatever is missing has not
+        arrived. An empty queue always has permits at the broker."""
+        return not (self.has_some or self._is_paused or self.is_held)
+
+    @property
     def has_entries(self) -> bool:
         """Whether `take_batches` has an entry to return, or an error to raise."""
         return bool(self._incoming) or self._corrupt is not None

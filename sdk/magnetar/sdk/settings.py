@@ -438,7 +438,8 @@ class ConsumerSettings:
     chunked_message_bytes_max: int = 256 * 1024 * 1024
     """Most bytes of one chunked message, and of all incomplete ones together."""
     chunked_message_age_ms: int = 60_000
-    """Age at which an incomplete message is given up."""
+    """How long the consumer waits for the next chunk before it gives an incomplete message up. Time
+    in which received messages wait for the application does not count."""
     acknowledge_incomplete_chunks: bool = False
     """Whether to acknowledge the chunks of a message that is given up; otherwise they are
     redelivered."""

@@ -2,9 +2,12 @@
 
 A chunk is an entry whose metadata has `num_chunks_from_msg` above 1, `chunk_id` from 0, and the
 `uuid` that all chunks of a message share (docs/formats/pulsar-frame.md). Chunks of one message come
-in order, mixed with those of other messages. A message is given up when a chunk is missing, when it
-is incomplete for too long, or when too many are incomplete. Its chunks are then redelivered, or
-acknowledged.
+in order, mixed with those of other messages. A message is given up when a chunk is missing, when
+the consumer waits too long for the next one, or when too many are incomplete. Its chunks are then
+redelivered, or acknowledged.
+
+Only waiting counts, not the time since a chunk was opened. While entries are queued here, the
+missing chunks may be among them, however slowly the application takes them.
 
 A producer that lost its connection sends again whatever has no receipt, so a chunk may be stored
 twice. A second copy that comes after its whole message would wait for the other chunks for ever:
@@ -33,13 +36,14 @@ EntryKey = tuple[int, int]
 
 @dataclass(slots=True)
 class _Incomplete:
-    began_s: float
     chunks: int
     bytes_max: int
     """Size of the whole message, as its chunks state it."""
     entries: list[EntryKey] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
+    waited_s: float = 0.0
+    """Time that the consumer waited for the next chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ class ChunkAssembly:
     def bytes_held(self) -> int:
         return self._size
 
-    def add(self, batch: MessageBatch, *, now_s: float) -> Whole | None:
+    def add(self, batch: MessageBatch) -> Whole | None:
         """Take a chunk; return the message if it is complete now.
 
         Raises:
@@ -120,7 +124,6 @@ class ChunkAssembly:
                 contradictory.
         """
         metadata = batch.metadata
-        self._give_up_old(now_s)
         chunks, index, uuid = metadata.num_chunks_from_msg, metadata.chunk_id, metadata.uuid
         size = metadata.total_chunk_msg_size
         if not 0 <= index < chunks or size > self._bytes_max:
@@ -142,7 +145,7 @@ class ChunkAssembly:
                 del self._incomplete[uuid]
                 self._on_superseded(found.entries)
             self._make_room()
-            found = self._incomplete[uuid] = _Incomplete(now_s, chunks, size)
+            found = self._incomplete[uuid] = _Incomplete(chunks, size)
         elif found is not None and index < len(found.parts) and chunks == found.chunks:
             self._on_superseded([entry])  # this chunk is held already: its producer had no receipt
             return None
@@ -154,6 +157,7 @@ class ChunkAssembly:
         found.entries.append(entry)
         found.parts.append(part)
         found.size += len(part)
+        found.waited_s = 0.0
         self._size += len(part)
         if found.size > found.bytes_max:
             self._give_up(uuid)
@@ -168,9 +172,13 @@ class ChunkAssembly:
         self._done.clear()
         self._size = 0
 
-    def give_up_old(self, *, now_s: float) -> None:
-        """Give up messages that have been incomplete for too long."""
-        self._give_up_old(now_s)
+    def wait(self, seconds: float) -> None:
+        """Add to the time that the incomplete messages were waited for; give up those of which no
+        chunk came for too long. For time in which every entry that had arrived was opened."""
+        for uuid, incomplete in list(self._incomplete.items()):
+            incomplete.waited_s += seconds
+            if incomplete.waited_s >= self._age_s:
+                self._give_up(uuid)
 
     def _whole(self, uuid: str, last: MessageBatch) -> Whole:
         done = self._incomplete.pop(uuid)
@@ -197,13 +205,6 @@ class ChunkAssembly:
     def _make_room(self) -> None:
         while len(self._incomplete) >= self._messages_max:
             self._give_up(next(iter(self._incomplete)))
-
-    def _give_up_old(self, now_s: float) -> None:
-        while self._incomplete:
-            uuid, oldest = next(iter(self._incomplete.items()))
-            if now_s - oldest.began_s < self._age_s:
-                return
-            self._give_up(uuid)
 
     def _give_up(self, uuid: str) -> None:
         given_up = self._incomplete.pop(uuid, None)

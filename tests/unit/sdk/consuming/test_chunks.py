@@ -50,8 +50,8 @@ class Assembly:
             on_repeated=lambda last, entry: self.repeated.append((last, entry)),
         )
 
-    def add(self, batch: MessageBatch, now_s: float = 0.0) -> bytes | None:
-        whole = self.chunks.add(batch, now_s=now_s)
+    def add(self, batch: MessageBatch) -> bytes | None:
+        whole = self.chunks.add(batch)
         return None if whole is None else whole.batch.body()
 
 
@@ -61,7 +61,7 @@ def test_mixed_messages_become_whole() -> None:
     assert assembly.add(chunk(1, "b", 0, 2, b"b0")) is None
     assert assembly.chunks.bytes_held == 4
     assert assembly.add(chunk(2, "b", 1, 2, b"b1")) == b"b0b1"
-    whole = assembly.chunks.add(chunk(3, "a", 1, 2, b"a1"), now_s=0)
+    whole = assembly.chunks.add(chunk(3, "a", 1, 2, b"a1"))
     assert whole is not None
     assert whole.others == [(1, 0)]
     assert str(whole.batch.message_id) == "1:3"
@@ -164,10 +164,14 @@ def test_nonsense_is_an_error_and_holds_nothing(bad: MessageBatch) -> None:
     assert assembly.chunks.bytes_held == 0
 
 
-def test_what_is_incomplete_too_long_is_given_up() -> None:
+def test_a_message_that_is_waited_for_too_long_is_given_up() -> None:
     assembly = Assembly()
-    assembly.add(chunk(0, "a", 0, 2), now_s=0)
-    assembly.chunks.give_up_old(now_s=59.9)
+    assembly.add(chunk(0, "a", 0, 3))
+    assembly.chunks.wait(59.9)
+    assembly.add(chunk(1, "b", 0, 3))
+    assembly.add(chunk(2, "a", 1, 3))
+    assembly.chunks.wait(59.9)
     assert assembly.given_up == []
-    assembly.chunks.give_up_old(now_s=60.0)
-    assert assembly.given_up == [[(1, 0)]]
+    assembly.add(chunk(3, "a", 2, 3))
+    assembly.chunks.wait(0.1)
+    assert assembly.given_up == [[(1, 1)]]

@@ -1,0 +1,116 @@
+"""Chunked messages between the receiver queue and the application, whatever the time it takes."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from magnetar.sdk.ack_grouping import AckGrouping
+from magnetar.sdk.batch import EntrySource
+from magnetar.sdk.consuming.entry_opening import EntryOpening
+from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
+from magnetar.sdk.settings import ConsumerSettings, SubscriptionType
+from magnetar.sdk.wire.frames import encode_payload
+from magnetar.sdk.wire.pulsar_pb2 import CommandMessage, MessageIdData, MessageMetadata
+from tests.simulation.loop import SimLoop
+
+AGE_S = 60.0
+EXCLUSIVE = ConsumerSettings(chunked_message_age_ms=int(AGE_S * 1000))
+SHARED = replace(EXCLUSIVE, subscription_type=SubscriptionType.SHARED)
+
+Entries = list[tuple[int, int]]
+
+
+@pytest.fixture
+def loop() -> Iterator[SimLoop]:
+    loop = SimLoop()
+    yield loop
+    loop.close()
+
+
+class Scene:
+    """What a consumer of one topic is made of, without its broker."""
+
+    def __init__(self, settings: ConsumerSettings, *, is_reader: bool = False) -> None:
+        source = EntrySource("persistent://public/default/t")
+        self.acks = AckGrouping(batch_index_ack=False)
+        self.queue = ReceiverQueue(
+            source, self.acks, messages_max=1_000, is_reader=is_reader, grant=lambda _: True
+        )
+        self.acknowledged: Entries = []
+        self.asked_later: Entries = []
+        self.opening = EntryOpening(
+            source,
+            settings,
+            acks=self.acks,
+            giver=None,  # type: ignore[arg-type]  # Nothing is given up here.
+            letters=None,
+            is_waiting=lambda: self.queue.is_waiting,
+            acknowledge=self.acknowledged.extend,
+            ask_later=self.asked_later.extend,
+        )
+        self.queue.open_entry = self.opening.open
+        self.queue.on_cleared = self.opening.chunks.clear
+
+    def take(self) -> bytes | None:
+        message = self.queue.take()
+        return None if message is None else message.data
+
+
+def plain(entry: int, data: bytes) -> Delivery:
+    return _delivery(entry, MessageMetadata(producer_name="p", sequence_id=0), data)
+
+
+def chunk(entry: int, uuid: str, index: int, data: bytes, of: int = 2) -> Delivery:
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=0,
+        uuid=uuid,
+        chunk_id=index,
+        num_chunks_from_msg=of,
+        total_chunk_msg_size=of * len(data),
+    )
+    return _delivery(entry, metadata, data)
+
+
+def _delivery(entry: int, metadata: MessageMetadata, data: bytes) -> Delivery:
+    metadata.publish_time = 1
+    place = MessageIdData(ledgerId=7, entryId=entry)
+    payload = encode_payload(metadata.SerializeToString(), data)
+    return CommandMessage(consumer_id=0, message_id=place), payload
+
+
+def test_what_is_queued_comes_whole_however_late_it_is_taken(loop: SimLoop) -> None:
+    async def story() -> None:
+        scene = Scene(EXCLUSIVE)
+        scene.queue.extend(
+            [chunk(0, "b", 0, b"b"), plain(1, b"x"), chunk(2, "b", 1, b"B"), plain(3, b"y")]
+        )
+        assert scene.take() == b"x"
+        await asyncio.sleep(10 * AGE_S)  # the application works on it
+        assert [scene.take(), scene.take(), scene.take()] == [b"bB", b"y", None]
+        assert scene.acknowledged == []
+
+    loop.run(story())
+
+
+def test_a_message_is_given_up_once_its_next_chunk_was_waited_for_too_long(loop: SimLoop) -> None:
+    async def story() -> None:
+        scene = Scene(SHARED)
+        scene.queue.extend([chunk(0, "b", 0, b"b", of=3), plain(1, b"x"), plain(2, b"y")])
+        assert scene.take() == b"x"
+        await asyncio.sleep(AGE_S)  # y is queued, and more chunks may be behind it
+        scene.queue.extend([chunk(3, "b", 1, b"B", of=3)])
+        assert scene.take() == b"y"
+        assert scene.take() is None
+        scene.queue.pause()
+        await asyncio.sleep(AGE_S)  # the broker may not send
+        scene.queue.resume()
+        await asyncio.sleep(AGE_S / 2)
+        assert scene.asked_later == []
+        await asyncio.sleep(AGE_S / 2)
+        assert scene.asked_later == [(7, 0), (7, 3)]
+        assert len(scene.opening.chunks) == 0
+
+    loop.run(story())

@@ -4,7 +4,8 @@ A chunk is an entry whose metadata has `num_chunks_from_msg` above 1, `chunk_id`
 `uuid` that all chunks of a message share (docs/formats/pulsar-frame.md). Chunks of one message come
 in order, mixed with those of other messages. A message is given up when a chunk is missing, when
 the consumer waits too long for the next one, or when too many are incomplete. Its chunks are then
-redelivered, or acknowledged.
+redelivered, or acknowledged. Where neither happens, a later chunk of it is an error: the message
+would be lost without a word.
 
 Only waiting counts, not the time since a chunk was opened. While entries are queued here, the
 missing chunks may be among them, however slowly the application takes them.
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from magnetar.sdk.batch import EntrySource, MessageBatch
+from magnetar.sdk.errors import CorruptMessageError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
@@ -29,6 +31,9 @@ _U32 = struct.Struct(">I")
 
 WHOLE_REMEMBERED_MAX = 1_000
 """Complete messages remembered, in case one of their chunks comes once more."""
+
+LOST_REMEMBERED_MAX = 1_000
+"""Messages remembered that were given up, until one of their chunks comes."""
 
 EntryKey = tuple[int, int]
 """Ledger id and entry id."""
@@ -86,12 +91,14 @@ class ChunkAssembly:
         messages_max: int,
         bytes_max: int,
         age_s: float,
+        tells_lost: bool,
         on_given_up: Callable[[list[EntryKey]], None],
         on_superseded: Callable[[list[EntryKey]], None],
         on_repeated: Callable[[EntryKey, EntryKey], None],
     ) -> None:
         """Create an empty assembly.
 
+        `tells_lost`: whether a chunk of a message that was given up raises an error.
         `on_given_up` gets the entries of a message that will not be completed here. `on_superseded`
         gets the entries of chunks that their producer has sent again. `on_repeated` gets the last
         entry of a complete message, and the entry of a second copy of one of its chunks.
@@ -102,11 +109,14 @@ class ChunkAssembly:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._age_s = age_s
+        self._tells_lost = tells_lost
         self._on_given_up = on_given_up
         self._on_superseded = on_superseded
         self._on_repeated = on_repeated
         self._done: OrderedDict[str, _Done] = OrderedDict()
         self._incomplete: dict[str, _Incomplete] = {}
+        self._lost: OrderedDict[str, tuple[EntryKey, str]] = OrderedDict()
+        """First chunk of each message that was given up, and the reason."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -122,6 +132,8 @@ class ChunkAssembly:
         Raises:
             MalformedPayloadError: the message is larger than the bound, or its fields are
                 contradictory.
+            CorruptMessageError: the message was given up. Raised once for each message; its
+                `message_id` leads to the first chunk.
         """
         metadata = batch.metadata
         chunks, index, uuid = metadata.num_chunks_from_msg, metadata.chunk_id, metadata.uuid
@@ -145,13 +157,15 @@ class ChunkAssembly:
                 del self._incomplete[uuid]
                 self._on_superseded(found.entries)
             self._make_room()
+            self._lost.pop(uuid, None)
             found = self._incomplete[uuid] = _Incomplete(chunks, size)
         elif found is not None and index < len(found.parts) and chunks == found.chunks:
             self._on_superseded([entry])  # this chunk is held already: its producer had no receipt
             return None
         if found is None or index != len(found.parts) or chunks != found.chunks:
-            self._give_up(uuid)
+            self._give_up(uuid, "a chunk is missing")
             self._on_given_up([entry])
+            self._check_lost(uuid, batch)
             return None
         part = batch.travelled_body
         found.entries.append(entry)
@@ -163,13 +177,15 @@ class ChunkAssembly:
             self._give_up(uuid)
             raise MalformedPayloadError(f"the chunks are more than the {size} bytes they state")
         while self._size > self._bytes_max and len(self._incomplete) > 1:
-            self._give_up(next(each for each in self._incomplete if each != uuid))
+            oldest = next(each for each in self._incomplete if each != uuid)
+            self._give_up(oldest, "incomplete messages exceeded chunked_message_bytes_max")
         return self._whole(uuid, batch) if len(found.parts) == chunks else None
 
     def clear(self) -> None:
         """Forget everything: the broker begins again."""
         self._incomplete.clear()
         self._done.clear()
+        self._lost.clear()
         self._size = 0
 
     def wait(self, seconds: float) -> None:
@@ -178,7 +194,7 @@ class ChunkAssembly:
         for uuid, incomplete in list(self._incomplete.items()):
             incomplete.waited_s += seconds
             if incomplete.waited_s >= self._age_s:
-                self._give_up(uuid)
+                self._give_up(uuid, "no chunk came for chunked_message_age_ms")
 
     def _whole(self, uuid: str, last: MessageBatch) -> Whole:
         done = self._incomplete.pop(uuid)
@@ -204,10 +220,32 @@ class ChunkAssembly:
 
     def _make_room(self) -> None:
         while len(self._incomplete) >= self._messages_max:
-            self._give_up(next(iter(self._incomplete)))
+            oldest = next(iter(self._incomplete))
+            self._give_up(oldest, "chunked_messages_max others were incomplete")
 
-    def _give_up(self, uuid: str) -> None:
+    def _give_up(self, uuid: str, reason: str | None = None) -> None:
+        """Give a message up if it is incomplete here. Without a reason the caller reports it."""
         given_up = self._incomplete.pop(uuid, None)
-        if given_up is not None:
-            self._size -= given_up.size
-            self._on_given_up(given_up.entries)
+        if given_up is None:
+            return
+        self._size -= given_up.size
+        self._on_given_up(given_up.entries)
+        if self._tells_lost and reason is not None:
+            self._lost[uuid] = given_up.entries[0], reason
+            if len(self._lost) > LOST_REMEMBERED_MAX:
+                self._lost.popitem(last=False)
+
+    def _check_lost(self, uuid: str, batch: MessageBatch) -> None:
+        """Report that a message was given up of which one more chunk has come.
+
+        Raises:
+            CorruptMessageError
+        """
+        lost = self._lost.pop(uuid, None)
+        if lost is not None:
+            first, reason = MessageId(*lost[0], -1, batch.partition), lost[1]
+            raise CorruptMessageError(
+                replace(batch.message_id, first_chunk=first),
+                f"the chunked message from {first} on was given up: {reason}; seek to this id to "
+                "receive it again",
+            )

@@ -72,6 +72,7 @@ class EntryOpening:
             messages_max=settings.chunked_messages_max,
             bytes_max=settings.chunked_message_bytes_max,
             age_s=age_s,
+            tells_lost=not (self._acknowledges_incomplete or self._asks_for_incomplete),
             on_given_up=self._on_incomplete,
             on_superseded=acknowledge,
             on_repeated=self._on_repeated,

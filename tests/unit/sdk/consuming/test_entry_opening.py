@@ -9,6 +9,8 @@ import pytest
 from magnetar.sdk.ack_grouping import AckGrouping
 from magnetar.sdk.batch import EntrySource
 from magnetar.sdk.consuming.entry_opening import EntryOpening
+from magnetar.sdk.errors import CorruptMessageError
+from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.receiver_queue import Delivery, ReceiverQueue
 from magnetar.sdk.settings import ConsumerSettings, SubscriptionType
 from magnetar.sdk.wire.frames import encode_payload
@@ -112,5 +114,25 @@ def test_a_message_is_given_up_once_its_next_chunk_was_waited_for_too_long(loop:
         await asyncio.sleep(AGE_S / 2)
         assert scene.asked_later == [(7, 0), (7, 3)]
         assert len(scene.opening.chunks) == 0
+
+    loop.run(story())
+
+
+@pytest.mark.parametrize("acknowledges", [False, True])
+def test_an_exclusive_consumer_reports_a_message_that_was_given_up(
+    loop: SimLoop, acknowledges: bool
+) -> None:
+    async def story() -> None:
+        scene = Scene(replace(EXCLUSIVE, acknowledge_incomplete_chunks=acknowledges))
+        scene.queue.extend([chunk(0, "b", 0, b"b")])
+        assert scene.take() is None
+        await asyncio.sleep(AGE_S)
+        scene.queue.extend([chunk(1, "b", 1, b"B"), plain(2, b"x")])
+        if not acknowledges:
+            with pytest.raises(CorruptMessageError, match="given up") as caught:
+                scene.take()
+            assert caught.value.message_id.first_chunk == MessageId(7, 0)
+        assert scene.take() == b"x"
+        assert scene.acknowledged == ([(7, 0), (7, 1)] if acknowledges else [])
 
     loop.run(story())

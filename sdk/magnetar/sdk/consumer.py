@@ -453,14 +453,16 @@ class Consumer(Closing, Generic[T_co]):
     def acknowledge_cumulative(
         self, what: Acknowledgeable, *, transaction: Transaction | None = None
     ) -> Awaitable[None]:
-        """Acknowledge everything up to and including `what`.
+        """Acknowledge everything up to and including `what`; but no chunks of a message that ends
+        behind it, which would not come whole to the next consumer.
 
         Awaiting the result is optional, except in a transaction; see `acknowledge`, also for the
         errors there.
 
         Raises:
             NotSupportedError: the subscription is Shared or Key_Shared: other consumers may have
-                messages before `what`.
+                messages before `what`. Or, in a transaction, a chunked message began before `what`
+                and ends behind it.
         """
         kind = self._settings.subscription_type
         if not kind.keeps_order:

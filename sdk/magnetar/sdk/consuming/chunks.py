@@ -115,6 +115,9 @@ class ChunkAssembly:
         self._on_repeated = on_repeated
         self._done: OrderedDict[str, _Done] = OrderedDict()
         self._incomplete: dict[str, _Incomplete] = {}
+        self._awaited: list[EntryKey] = []
+        """First chunks of messages that were incomplete when everything was to be redelivered, and
+        were not passed since."""
         self._lost: OrderedDict[str, tuple[EntryKey, str]] = OrderedDict()
         """First chunk of each message that was given up, and the reason."""
         self._size = 0
@@ -125,6 +128,24 @@ class ChunkAssembly:
     @property
     def bytes_held(self) -> int:
         return self._size
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a message is incomplete, even if it is to be redelivered first."""
+        return bool(self._incomplete or self._awaited)
+
+    @property
+    def first_incomplete(self) -> EntryKey | None:
+        """The first chunk of the oldest incomplete message, even if it is to be redelivered first;
+        None if there is none. Only for deliveries in order."""
+        begun = [each.entries[0] for each in self._incomplete.values()]
+        return min(begun + self._awaited, default=None)
+
+    def pass_entry(self, entry: EntryKey) -> None:
+        """Record that an entry is opened: messages awaited before it are acknowledged or trimmed,
+        or the subscription was moved past them."""
+        if self._awaited:
+            self._awaited = [each for each in self._awaited if each > entry]
 
     def add(self, batch: MessageBatch) -> Whole | None:
         """Take a chunk; return the message if it is complete now.
@@ -144,6 +165,7 @@ class ChunkAssembly:
                 f"chunk {index} of {chunks}, {size} bytes in all; allowed are {self._bytes_max}"
             )
         entry = (batch.ledger_id, batch.entry_id)
+        self.pass_entry(entry)
         found = self._incomplete.get(uuid)
         if found is not None and entry in found.entries:
             return None  # a redelivery of a chunk that is held
@@ -182,7 +204,10 @@ class ChunkAssembly:
         return self._whole(uuid, batch) if len(found.parts) == chunks else None
 
     def clear(self) -> None:
-        """Forget everything: the broker begins again."""
+        """Forget the chunks: the broker begins again. It has yet to be seen whether the incomplete
+        messages come again."""
+        begun = (each.entries[0] for each in self._incomplete.values())
+        self._awaited = sorted({*self._awaited, *begun})
         self._incomplete.clear()
         self._done.clear()
         self._lost.clear()

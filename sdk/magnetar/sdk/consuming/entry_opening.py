@@ -22,8 +22,13 @@ _CHECKS_PER_AGE = 8
 class Chunked(Protocol):
     """Records which entries make a chunked message: the acknowledger's grouping."""
 
+    first_incomplete: Callable[[], tuple[int, int] | None]
+
     def set_chunks(self, key: tuple[int, int], others: list[tuple[int, int]]) -> None: ...
     def add_chunk(self, key: tuple[int, int], other: tuple[int, int]) -> bool: ...
+    @property
+    def has_chunks(self) -> bool: ...
+    def pass_entry(self, ledger_id: int, entry_id: int) -> None: ...
 
 
 class EntryOpening:
@@ -50,7 +55,7 @@ class EntryOpening:
         self._acks = acks
         self._giver = giver
         # Other subscription types do not count how often a message was delivered.
-        shares = not settings.subscription_type.keeps_order
+        self._shares = shares = not settings.subscription_type.keeps_order
         self._letters = letters if shares and settings.dead_letters is not None else None
         self._is_waiting = is_waiting
         self._acknowledge = acknowledge
@@ -77,6 +82,7 @@ class EntryOpening:
             on_superseded=acknowledge,
             on_repeated=self._on_repeated,
         )
+        acks.first_incomplete = lambda: self.chunks.first_incomplete
 
     def open(self, batch: MessageBatch) -> MessageBatch | None:
         """Return what to deliver for an entry; None for nothing, or nothing yet.
@@ -113,6 +119,10 @@ class EntryOpening:
             batch = decrypted
         # A chunk that is still encrypted cannot be assembled, and is delivered as it is.
         if batch.metadata.num_chunks_from_msg <= 1 or batch.is_encrypted:
+            # Only types that keep the order have cumulative acknowledgements.
+            if not self._shares and (self.chunks.is_under_way or self._acks.has_chunks):
+                self.chunks.pass_entry((batch.ledger_id, batch.entry_id))
+                self._acks.pass_entry(batch.ledger_id, batch.entry_id)
             return batch
         try:
             whole = self.chunks.add(batch)

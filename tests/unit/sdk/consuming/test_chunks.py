@@ -235,3 +235,19 @@ def _reported(assembly: Assembly, batch: MessageBatch) -> CorruptMessageError:
     with pytest.raises(CorruptMessageError) as caught:
         assembly.add(batch)
     return caught.value
+
+
+def test_an_incomplete_message_is_awaited_until_deliveries_have_passed_it() -> None:
+    """When everything is redelivered, its place must not be acknowledged before it comes again."""
+    assembly = Assembly()
+    assembly.add(chunk(3, "a", 0, 2))
+    assembly.add(chunk(5, "b", 0, 2))
+    assembly.chunks.clear()
+    assert assembly.chunks.first_incomplete == (1, 3)
+    assembly.chunks.pass_entry((1, 2))
+    assert assembly.chunks.first_incomplete == (1, 3)
+    assembly.chunks.pass_entry((1, 4))
+    assert assembly.chunks.first_incomplete == (1, 5)
+    assembly.add(chunk(5, "b", 0, 2))
+    assert assembly.add(chunk(6, "b", 1, 2)) is not None
+    assert (assembly.chunks.first_incomplete, assembly.chunks.is_under_way) == (None, False)

@@ -151,6 +151,16 @@ class TopicConsumer(Consumer[Any]):
                 connection = await self._context.find_any()
                 await load_versions(connection, self.topic, schema, missing)
 
+    @property
+    def position(self) -> MessageId | None:
+        """Where another reader continues: behind this id, or where this one begins. Its
+        `first_chunk`, if any, is where that reader must begin, so that chunked messages which began
+        before the id come whole."""
+        last = self.last_taken
+        if last is None:
+            return self._at_broker.begins_at
+        return self._own_acknowledger.resume_id(last)
+
     def resize_queue(self, messages_max: int) -> None:
         """Set how many messages the broker may send ahead from now on."""
         self._receiver_queue.resize(messages_max)

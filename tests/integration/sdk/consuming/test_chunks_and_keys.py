@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from magnetar.sdk import (
+    Checkpoint,
     Client,
     Compression,
     ConsumerSettings,
@@ -391,6 +392,21 @@ async def test_a_reader_behind_a_chunked_message_gets_what_began_within_it(
         _, behind = [await reader.read_next(timeout_s=30) for _ in range(2)]
     async with await client.reader(topic, behind.message_id) as reader:
         assert data([await reader.read_next(timeout_s=30) for _ in range(2)]) == [b"b0b1", b"y"]
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+async def test_a_checkpoint_between_chunks_leads_to_the_whole_message_and_nothing_twice(
+    client: Client, topic: str, taken: int
+) -> None:
+    await send_entries(client, topic, ["a0", "b0", "x", "a1", "y", "b1", "z"])
+    async with await client.checkpoint_consumer(topic) as reader:
+        first = [(await reader.read_next(timeout_s=30)).data for _ in range(taken)]
+        kept = Checkpoint.from_bytes(reader.checkpoint().to_bytes())
+    async with await client.checkpoint_consumer(topic, kept) as reader:
+        assert reader.checkpoint().to_bytes() == kept.to_bytes()
+        rest = [(await reader.read_next(timeout_s=30)).data for _ in range(5 - taken)]
+        assert not await reader.has_message_available()
+    assert first + rest == [b"x", b"a0a1", b"y", b"b0b1", b"z"]
 
 
 async def send_first_chunk(client: Client, topic: str) -> None:

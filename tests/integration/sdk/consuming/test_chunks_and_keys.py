@@ -31,7 +31,15 @@ from magnetar.sdk.errors import CorruptMessageError, EncryptedMessageError, NotS
 from magnetar.sdk.schemas import INT64
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from magnetar.testing import Broker
-from tests.integration.sdk.embedded import EARLIEST, admin, data, official, send, take
+from tests.integration.sdk.embedded import (
+    EARLIEST,
+    admin,
+    data,
+    make_partitioned,
+    official,
+    send,
+    take,
+)
 from tests.waiting import until
 
 FROM_START = ConsumerSettings(initial_position=EARLIEST)
@@ -392,6 +400,24 @@ async def test_a_reader_behind_a_chunked_message_gets_what_began_within_it(
         _, behind = [await reader.read_next(timeout_s=30) for _ in range(2)]
     async with await client.reader(topic, behind.message_id) as reader:
         assert data([await reader.read_next(timeout_s=30) for _ in range(2)]) == [b"b0b1", b"y"]
+
+
+@pytest.mark.parametrize("partitions", [0, 1])
+async def test_another_reader_continues_between_chunks_by_the_id_to_resume_at(
+    server: Broker, client: Client, topic: str, partitions: int
+) -> None:
+    if partitions:
+        await make_partitioned(server, topic, partitions)
+    part = f"{topic}-partition-0" if partitions else topic
+    await send_entries(client, part, ["a0", "b0", "x", "a1", "y", "b1", "z"])
+    async with await client.reader(topic) as reader:
+        await reader.read_next(timeout_s=30)
+        last = await reader.read_next(timeout_s=30)
+        resume_id = reader.consumer.resume_id(last.message_id)
+    assert resume_id == last.message_id
+    async with await client.reader(part, resume_id) as reader:
+        rest = [await reader.read_next(timeout_s=30) for _ in range(3)]
+    assert data(rest) == [b"y", b"b0b1", b"z"]
 
 
 @pytest.mark.parametrize("taken", [1, 2, 3])

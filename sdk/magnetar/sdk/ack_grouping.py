@@ -5,12 +5,16 @@ one (batch index acks: the words of what remains), or counted here until the ent
 messages are not for this consumer to acknowledge, because the broker calls them done or a
 transaction has them. They are left to the broker: their entry is always acknowledged by the words
 of what remains.
+
+A cumulative acknowledgement must not cover the first chunks of a message that ends behind it, or is
+not complete yet: after a failover the last chunks alone would be delivered. It then ends before
+that message, and the entries between are acknowledged singly.
 """
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from magnetar.sdk.batch import words_from_mask
 from magnetar.sdk.message_id import MessageId
@@ -24,6 +28,9 @@ ENTRIES_PER_ACK_MAX = 1_000
 CHUNKED_MESSAGES_MAX = 10_000
 """Chunked messages remembered until they are acknowledged. Of an older one only the last chunk is
 acknowledged; its other chunks are delivered again, and given up as incomplete."""
+PASSED_ENTRIES_MAX = 50_000
+"""Entries remembered that were delivered while a chunked message was not acknowledged. An older one
+is acknowledged only when nothing before it is open any more."""
 PARTIAL_ENTRIES_MAX = 50_000
 """Partly acknowledged batches remembered on subscriptions that share entries. By default brokers
 allow a consumer no more unacknowledged messages, so another consumer has completed the older ones.
@@ -101,6 +108,11 @@ class AckGrouping:
         """Remaining messages of each batch whose partial acknowledgement is to be sent; includes
         batches that were forgotten meanwhile."""
         self._chunks: OrderedDict[tuple[int, int], list[tuple[int, int]]] = OrderedDict()
+        self._passed: OrderedDict[tuple[int, int], None] = OrderedDict()
+        """Entries that are no chunks, delivered since a message in chunks began; at most
+        `PASSED_ENTRIES_MAX`."""
+        self.first_incomplete: Callable[[], tuple[int, int] | None] = lambda: None
+        """Returns the first chunk of the oldest message that is not complete yet."""
 
     def __len__(self) -> int:
         """Return the number of acknowledgements waiting to be sent."""
@@ -164,6 +176,8 @@ class AckGrouping:
         if self._forgotten:
             self._forgotten.pop(key, None)
         self._entries.append(key)
+        if self._passed:
+            self._passed.pop(key, None)
         if self._chunks:
             self._entries += self._chunks.pop(key, ())
 
@@ -188,6 +202,35 @@ class AckGrouping:
             others.append(other)
         return True
 
+    @property
+    def has_chunks(self) -> bool:
+        """Whether a complete message in chunks is not known to be acknowledged."""
+        return bool(self._chunks)
+
+    def pass_entry(self, ledger_id: int, entry_id: int) -> None:
+        """Record an entry that is no chunk, and is delivered while a message in chunks is
+        incomplete or not acknowledged."""
+        self._passed[(ledger_id, entry_id)] = None
+        if len(self._passed) > PASSED_ENTRIES_MAX:
+            self._passed.popitem(last=False)
+
+    def begun_before(self, last: MessageId) -> tuple[int, int] | None:
+        """Return the first chunk of the oldest message that began before `last`, and ends behind it
+        or is not complete yet; None if there is none."""
+        place = (last.ledger_id, last.entry_id)
+        begun = [others[0] for end, others in self._chunks.items() if others[0] <= place < end]
+        incomplete = self.first_incomplete()
+        if incomplete is not None and incomplete <= place:
+            begun.append(incomplete)
+        return min(begun, default=None)
+
+    def resume_id(self, last: MessageId) -> MessageId:
+        """Return the id for a reader to continue behind `last`: its `first_chunk` is where to
+        begin, if a message in chunks began before `last` and is still to come."""
+        begun = self.begun_before(last)
+        first = None if begun is None else MessageId(*begun, -1, last.partition)
+        return replace(last, first_chunk=first)
+
     def with_chunks(self, entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the entries and, for each last chunk of a message, its other chunks; sorted."""
         if not self._chunks:
@@ -202,19 +245,22 @@ class AckGrouping:
         if batch_index < 0 or batch_size <= 0:
             self.add_entry(ledger_id, entry_id)
             return True
-        key, bit = (ledger_id, entry_id), 1 << batch_index
+        return self._add_bits((ledger_id, entry_id), 1 << batch_index, batch_size)
+
+    def _add_bits(self, key: tuple[int, int], bits: int, batch_size: int) -> bool:
+        """Acknowledge the messages of a batch whose bits are set; see `add`."""
         part = self._parts.get(key)
         if part is None:
             part = self._known(key, (1 << batch_size) - 1)
             self._set(key, part)
         left = part.open | part.kept
-        part.open &= ~bit
-        part.kept &= ~bit
+        part.open &= ~bits
+        part.kept &= ~bits
         if not part.open:
             self._complete(key, part.kept)
             return True
-        if self._batch_index_ack and left & bit:
-            self._touched[key] = left & ~bit
+        if self._batch_index_ack and left & bits:
+            self._touched[key] = left & ~bits
         return False
 
     def _complete(self, key: tuple[int, int], kept: int) -> None:
@@ -247,9 +293,39 @@ class AckGrouping:
         return _Part(self._touched.get(key, otherwise)) if part is None else part
 
     def add_cumulative(self, message_id: MessageId) -> None:
-        """Acknowledge everything up to and including a message."""
+        """Acknowledge everything up to and including a message; but no chunks of a message that
+        ends behind it, or is not complete yet."""
+        begun = self.begun_before(message_id)
+        if begun is not None:
+            self._add_between(begun, message_id)
+            return
+        place = (message_id.ledger_id, message_id.entry_id)
+        for known in (self._chunks, self._passed):
+            while known and next(iter(known)) <= place:
+                known.popitem(last=False)
+        self._raise_cumulative(message_id)
+
+    def _raise_cumulative(self, message_id: MessageId) -> None:
         if self._cumulative is None or _end_of(self._cumulative) < _end_of(message_id):
             self._cumulative = message_id
+
+    def _add_between(self, begun: tuple[int, int], last: MessageId) -> None:
+        """Acknowledge everything before a chunk, and what is known of the entries from there up to
+        and including `last`."""
+        ledger_id, entry_id = begun
+        # The entry before the first one of a ledger is not known here: it waits for the next
+        # cumulative acknowledgement.
+        if entry_id > 0:
+            self._raise_cumulative(MessageId(ledger_id, entry_id - 1))
+        place = (last.ledger_id, last.entry_id)
+        for key in [key for key in self._passed if key < place]:
+            self.add_entry(*key)
+        for key in [key for key in self._chunks if key < place]:
+            self.add_entry(*key)
+        if last.batch_index >= 0 and last.batch_size > 0:
+            self._add_bits(place, (2 << last.batch_index) - 1, last.batch_size)
+        else:
+            self.add_entry(*place)
 
     def drop(self, ledger_id: int, entry_id: int) -> None:
         """Forget the parts of an entry that will be delivered again as a whole."""
@@ -271,6 +347,7 @@ class AckGrouping:
         self._entries = []
         self._cumulative = None
         self._touched.clear()
+        self._passed.clear()
         self.forget_parts()
 
     def take(self, consumer_id: int) -> AckCommands:

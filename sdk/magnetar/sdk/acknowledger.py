@@ -11,7 +11,7 @@ from typing import Any
 from magnetar.sdk.ack_grouping import ALL_MESSAGES, AckGrouping, ack_frame
 from magnetar.sdk.batch import MessageBatch
 from magnetar.sdk.connection import Connection
-from magnetar.sdk.errors import BrokerUnavailableError, service_error
+from magnetar.sdk.errors import BrokerUnavailableError, NotSupportedError, service_error
 from magnetar.sdk.interceptors import Interceptors
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
@@ -138,6 +138,11 @@ class Acknowledger:
             self._interceptors.tell("on_acknowledge_cumulative", (message_id,))
         self._after_ack()
 
+    def resume_id(self, last: MessageId) -> MessageId:
+        """Return the id for a reader to continue behind `last`: its `first_chunk` is where to
+        begin, if a message in chunks began before `last` and is still to come."""
+        return self._acks.resume_id(last)
+
     def tell_read(self, last: MessageId) -> None:
         """Report with the next flush how far a reader has read."""
         self._acks.add_cumulative(last)
@@ -189,11 +194,15 @@ class Acknowledger:
         """Acknowledge in a transaction, and wait for the answer.
 
         Raises:
+            NotSupportedError: a cumulative acknowledgement would cover the beginning of a message
+                in chunks that ends behind it.
             SdkError: the broker did not confirm the acknowledgement.
         """
         connection = self._connection()
         if connection is None:
             raise BrokerUnavailableError("not connected: nothing was acknowledged")
+        if cumulative:
+            self._check_chunks(_id_of(what))
         acks = AckGrouping(batch_index_ack=True)  # apart from the acknowledgements that wait
         entry = (what.ledger_id, what.entry_id)
         self.acknowledged += 1
@@ -218,6 +227,20 @@ class Acknowledger:
                     message_id.batch_size = what.batch_size
             command.txnid_most_bits, command.txnid_least_bits = txn
             await self._confirmed(connection, command)
+
+    def _check_chunks(self, last: MessageId) -> None:
+        """Check that a cumulative acknowledgement covers no chunks of a message behind it. Single
+        acknowledgements instead would be refused if a second one of the transaction repeated them.
+
+        Raises:
+            NotSupportedError
+        """
+        begun = self._acks.begun_before(last)
+        if begun is not None:
+            raise NotSupportedError(
+                f"{last} cannot be acknowledged cumulatively in a transaction: a message in chunks "
+                f"that began at {MessageId(*begun)} ends behind it; acknowledge the messages singly"
+            )
 
     def _confirmed(
         self, connection: Connection, command: CommandAck

@@ -71,6 +71,7 @@ class Acknowledging(Protocol):
     def add(self, what: Acknowledgeable) -> None: ...
     def add_many(self, what: Iterable[Acknowledgeable]) -> None: ...
     def add_cumulative(self, what: Acknowledgeable) -> None: ...
+    def resume_id(self, last: MessageId) -> MessageId: ...
     def add_negative(self, what: Acknowledgeable) -> None: ...
     def redeliver(self, what: Iterable[Acknowledgeable]) -> None: ...
     def redeliver_all(self) -> None: ...
@@ -460,14 +461,16 @@ class Consumer(Closing, Generic[T_co]):
     def acknowledge_cumulative(
         self, what: Acknowledgeable, *, transaction: Transaction | None = None
     ) -> Awaitable[None]:
-        """Acknowledge everything up to and including `what`.
+        """Acknowledge everything up to and including `what`; but no chunks of a message that ends
+        behind it, which would not come whole to the next consumer.
 
         Awaiting the result is optional, except in a transaction; see `acknowledge`, also for the
         errors there.
 
         Raises:
             NotSupportedError: the subscription is Shared or Key_Shared: other consumers may have
-                messages before `what`.
+                messages before `what`. Or, in a transaction, a chunked message began before `what`
+                and ends behind it.
         """
         kind = self._settings.subscription_type
         if not kind.keeps_order:
@@ -599,6 +602,18 @@ class Consumer(Closing, Generic[T_co]):
         """
 
     # -- public: position
+
+    def resume_id(self, last: MessageId) -> MessageId:
+        """Return the id for another reader to continue behind a message received here, without
+        losing a chunked message that began before it and ends behind it.
+
+        It equals `last`. Its `first_chunk`, if any, is where that reader begins; nothing up to
+        `last` is delivered again. Call it before later messages are acknowledged or read.
+
+        Raises:
+            UnknownTopicError: the id does not identify its topic.
+        """
+        return self._acknowledger.resume_id(last)
 
     async def seek(self, message_id: MessageId) -> None:
         """Move the subscription: the next message is `message_id`, or the next one that exists.

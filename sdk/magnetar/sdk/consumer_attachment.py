@@ -200,7 +200,8 @@ class ConsumerAttachment:
         """Let a reader start after the last message taken; durable subscriptions need no start."""
         last = self._queue.last_taken
         if self._is_reader and last is not None:
-            self._start, self._queue.skip = last, (last, False)
+            self._start = self._acknowledger.resume_id(last)
+            self._queue.skip = (last, False)
 
     def _subscribe_command(self, request_id: int) -> BaseCommand:
         settings = self._settings
@@ -232,7 +233,8 @@ class ConsumerAttachment:
     def _start_data(self) -> MessageIdData | None:
         if not self._is_reader or self._start is None:
             return None
-        data = self._start.to_data()
+        # Behind the last chunk of a message, what began between its chunks would lack a beginning.
+        data = (self._start.first_chunk or self._start).to_data()
         data.ClearField("batch_size")
         return data
 

@@ -50,7 +50,8 @@ class ReceiverQueue:
         self.messages_max = messages_max
         self.skip: tuple[MessageId, bool] | None = None
         """Messages up to this id are skipped; the message itself, too, unless the flag is set. On a
-        subscription that others can move, it holds only for the attachment that a seek leads to."""
+        subscription that others can move, it holds only for the attachment that a seek leads to.
+        Chunks up to it are opened, because their message may end behind it."""
         self.taken: Message | MessageBatch | MessageId | None = None
         """What the application took last, or its position."""
         self.epoch = 0
@@ -91,6 +92,12 @@ class ReceiverQueue:
         return bool(self._ready or self._incoming)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the queue is empty and the broker may send, so that whatever is missing has not
+        arrived. An empty queue always has permits at the broker."""
+        return not (self.has_some or self._is_paused or self.is_held)
+
+    @property
     def has_entries(self) -> bool:
         """Whether `take_batches` has an entry to return, or an error to raise."""
         return bool(self._incoming) or self._corrupt is not None
@@ -99,7 +106,12 @@ class ReceiverQueue:
         """Whether a message is queued that is not to be skipped."""
         incoming = self._incoming
         while self.skip is not None and incoming and _is_skipped(incoming[0], self.skip):
-            self._return_credit(_credit_of(incoming.popleft()))
+            if not _is_chunk(incoming[0]):
+                self._return_credit(_credit_of(incoming.popleft()))
+            elif self._corrupt is None:
+                self._fill_early()  # adds no message, but one that begins here may end later
+            else:
+                break
         return bool(self._ready or incoming or self._corrupt is not None)
 
     def has_opened(self, last: MessageId) -> bool:
@@ -239,11 +251,15 @@ class ReceiverQueue:
         bytes_max = self._source.decompressed_bytes_max
         while self._incoming and self._corrupt is None and self._ahead_bytes < bytes_max:
             before = self._opened_bytes
-            try:
-                self._fill_ready()
-            except CorruptMessageError as error:
-                self._corrupt = error
+            self._fill_early()
             self._ahead_bytes += self._opened_bytes - before
+
+    def _fill_early(self) -> None:
+        """Open the next entry before it is taken. A corrupt one is kept for `take` to raise."""
+        try:
+            self._fill_ready()
+        except CorruptMessageError as error:
+            self._corrupt = error
 
     def next_schema_version(self) -> bytes | None:
         """Return the schema version of the next message for `take`; None if there is none.
@@ -251,10 +267,7 @@ class ReceiverQueue:
         A corrupt message is kept for `take` to raise.
         """
         while not self._ready and self._corrupt is None and self._incoming:
-            try:
-                self._fill_ready()
-            except CorruptMessageError as error:
-                self._corrupt = error
+            self._fill_early()
         return self._ready[0].schema_version if self._ready else None
 
     def is_current(self, what: Message | MessageBatch) -> bool:
@@ -356,6 +369,8 @@ class ReceiverQueue:
             )
         except MalformedPayloadError as failure:
             self._return_credit(_credit_of((message, payload)))
+            if self.skip is not None and (ledger_id, entry_id) < _place(self.skip[0]):
+                return None  # reported when it came first
             message_id = MessageId(signed(ledger_id), signed(entry_id), -1, self._source.partition)
             raise CorruptMessageError(message_id, str(failure)) from failure
         self._opened_bytes += batch.payload_bytes
@@ -377,12 +392,17 @@ class ReceiverQueue:
         self, batch: MessageBatch, open_entry: Callable[[MessageBatch], MessageBatch | None]
     ) -> MessageBatch | None:
         """Pass an entry to `open_entry` and settle the permits: what is delivered is charged when
-        taken."""
+        taken. A chunked message that ends before the beginning is not delivered."""
+        is_passed = self.skip is not None and _is_passed(batch, self.skip)
         try:
             opened = open_entry(batch)
-        except Exception:
+        except Exception as error:
             self._return_credit(batch.count)
+            if is_passed and isinstance(error, CorruptMessageError):
+                return None  # reported when it came first
             raise
+        if is_passed:
+            opened = None
         if opened is not batch:
             self._return_credit(batch.count - (0 if opened is None else opened.count))
         return opened
@@ -402,9 +422,9 @@ class ReceiverQueue:
         if self.skip is None:
             return
         start, is_inclusive = self.skip
-        if place > (start.ledger_id, start.entry_id):
+        if place > _place(start) or batch.metadata.num_chunks_from_msg > 1:
             return
-        if place < (start.ledger_id, start.entry_id):
+        if place < _place(start):
             batch.restrict(0)
         elif batch.batch_size and start.batch_index >= 0:
             batch.restrict(-1 << (start.batch_index + (0 if is_inclusive else 1)))
@@ -462,12 +482,32 @@ def _is_skipped(entry: Delivery, skip: tuple[MessageId, bool]) -> bool:
     return start.batch_index + (0 if is_inclusive else 1) >= size
 
 
+def _place(message_id: MessageId) -> tuple[int, int]:
+    return message_id.ledger_id, message_id.entry_id
+
+
+def _is_passed(batch: MessageBatch, skip: tuple[MessageId, bool]) -> bool:
+    """Whether an entry is a chunk before the position where a reader begins."""
+    start, is_inclusive = skip
+    place = (batch.ledger_id, batch.entry_id)
+    is_before = place < _place(start) or (place == _place(start) and not is_inclusive)
+    return is_before and batch.metadata.num_chunks_from_msg > 1
+
+
+def _is_chunk(entry: Delivery) -> bool:
+    try:
+        metadata, _ = split_payload(entry[1])
+    except MalformedPayloadError:
+        return False
+    return metadata.num_chunks_from_msg > 1
+
+
 def _place_before(message_id: MessageId) -> MessageId:
-    """Return the position just before a message, as if everything up to it were taken."""
+    """Return the position just before a message, as if everything up to it were taken. The other
+    chunks of a chunked message lie before that position, and are known to the acknowledgements."""
     if message_id.batch_index > 0:
         return replace(message_id, batch_index=message_id.batch_index - 1)
-    first = message_id.first_chunk or message_id
-    return MessageId(first.ledger_id, first.entry_id - 1, -1, first.partition)
+    return MessageId(message_id.ledger_id, message_id.entry_id - 1, -1, message_id.partition)
 
 
 def _credit_of(entry: Delivery) -> int:

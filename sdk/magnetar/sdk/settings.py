@@ -440,10 +440,12 @@ class ConsumerSettings:
     chunked_message_bytes_max: int = 256 * 1024 * 1024
     """Most bytes of one chunked message, and of all incomplete ones together."""
     chunked_message_age_ms: int = 60_000
-    """Age at which an incomplete message is given up."""
+    """How long the consumer waits for the next chunk before it gives an incomplete message up. Time
+    in which received messages wait for the application does not count."""
     acknowledge_incomplete_chunks: bool = False
-    """Whether to acknowledge the chunks of a message that is given up; otherwise they are
-    redelivered."""
+    """Whether to acknowledge the chunks of a message that is given up. Otherwise Shared and
+    Key_Shared subscriptions redeliver them; on the others they stay unacknowledged, and the next
+    chunk raises a CorruptMessageError whose id leads to the message."""
     topics_update_ms: int = 60_000
     """How often the client checks for new partitions, and for topics that match a pattern."""
     handover_ms: int = 10_000

@@ -14,6 +14,7 @@ from magnetar.sdk import (
 )
 from magnetar.sdk.settings import BatchReceivePolicy
 from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from tests.integration.sdk.scripted_broker import Peer, ScriptedBroker, once
 from tests.integration.sdk.scripted_topic import numbered, publish
 from tests.waiting import until
@@ -195,3 +196,27 @@ async def test_start_at_the_last_message_has_more_only_if_it_counts_itself(
     assert await reader.has_message_available() == inclusive
     if inclusive:
         assert (await reader.read_next(timeout_s=10)).data == b"2"
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_a_reader_attaches_again_where_a_chunked_message_to_come_begins(
+    client: Client, broker: ScriptedBroker, is_taken: bool
+) -> None:
+    """With the last message before it, not all chunks would come; nothing else comes twice."""
+    async with await client.producer("t", ProducerSettings(batching=False)) as producer:
+        for name in ("a0", "b0", "x", "a1", "y", "b1", "z"):
+            metadata = MessageMetadata()
+            if name[-1].isdigit():
+                metadata.uuid, metadata.chunk_id = name[:-1], int(name[-1])
+                metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = 2, 4
+            producer.send_encoded_nowait(name.encode(), metadata)
+        await producer.flush()
+    reader = await client.reader("t")
+    before = 4 if is_taken else 2
+    taken = [(await reader.read_next(timeout_s=10)).data for _ in range(before)]
+    broker.drop_connections()
+    start = (await broker.wait_command(BaseCommand.SUBSCRIBE, 2)).subscribe.start_message_id
+    assert start.entryId == (5 if is_taken else 1)
+    await broker.wait_command(BaseCommand.FLOW, 2)
+    taken += [(await reader.read_next(timeout_s=10)).data for _ in range(5 - before)]
+    assert taken == [b"x", b"a0a1", b"y", b"b0b1", b"z"]

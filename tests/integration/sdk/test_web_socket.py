@@ -23,6 +23,7 @@ from magnetar.sdk.errors import (
 )
 from magnetar.sdk.web_socket import WebSocketClient
 from magnetar.sdk.wire.errors import ConsumerBusyError, TopicNameError
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from magnetar.testing import Broker
 
 EARLIEST = ConsumerSettings(initial_position=InitialPosition.EARLIEST)
@@ -205,3 +206,26 @@ async def test_those_who_wait_hear_of_the_end(web: WebSocketClient, topic: str) 
         consumer.acknowledge(MessageId(1, 1))
     with pytest.raises(AlreadyClosedError):
         await web.producer(topic)
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+async def test_a_reader_continues_between_chunks_without_losing_their_message(
+    server: Broker, web: WebSocketClient, topic: str, taken: int
+) -> None:
+    """The id of a message says where the next reader has to begin."""
+    async with (
+        server.client() as client,
+        await client.producer(topic, ProducerSettings(batching=False)) as producer,
+    ):
+        for name in ("a0", "b0", "x", "a1", "y", "b1", "z"):
+            metadata = MessageMetadata()
+            if name[-1].isdigit():
+                metadata.uuid, metadata.chunk_id = name[:-1], int(name[-1])
+                metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = 2, 4
+            producer.send_encoded_nowait(name.encode(), metadata)
+        await producer.flush()
+    async with await web.reader(topic) as reader:
+        first = [await reader.read_next(timeout_s=30) for _ in range(taken)]
+    async with await web.reader(topic, first[-1].message_id) as reader:
+        rest = [await reader.read_next(timeout_s=30) for _ in range(5 - taken)]
+    assert [each.data for each in first + rest] == [b"x", b"a0a1", b"y", b"b0b1", b"z"]

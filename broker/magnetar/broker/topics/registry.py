@@ -53,8 +53,7 @@ class Topics:
         offloading: OffloadSurroundings | None = None,
         replicating: ReplicationSurroundings | None = None,
     ) -> None:
-        self._store = store
-        self._policies = policies
+        self._store, self._policies = store, policies
         self._topics_max = settings.topics_max
         self._table = TopicTable()
         self.partitioned = PartitionedTopics(

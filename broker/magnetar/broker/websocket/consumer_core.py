@@ -18,7 +18,7 @@ doubles the number, as long as the size of recent messages allows it.
 Source: WebSocket sheet, sections 4 and 5.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, TypeVar
@@ -274,11 +274,16 @@ class ReaderCore:
         """Number of messages that may be taken now."""
         return self._window.room
 
-    def deliver(self, messages: Sequence[Message], now_s: float) -> Deliveries:
-        """Encode messages that were taken, at most as many as there was room for."""
+    def deliver(
+        self, messages: Sequence[Message], resume_id: Callable[[MessageId], MessageId]
+    ) -> Deliveries:
+        """Encode messages that were taken, at most as many as there was room for.
+
+        A client continues behind a message by its id: `resume_id` returns the id to send.
+        """
         wanted = [each for each in messages if self._takes_encrypted or not each.is_encrypted]
         self._window.sent(len(wanted))
-        frames = [message_frame(each, each.message_id) for each in wanted]
+        frames = [message_frame(each, resume_id(each.message_id)) for each in wanted]
         return Deliveries(frames, sum(len(each.data) for each in wanted))
 
     def on_text(self, data: bytes) -> Effect:

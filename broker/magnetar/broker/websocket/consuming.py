@@ -11,6 +11,7 @@ from magnetar.broker.websocket.consumer_core import (
     FIRST,
     Ask,
     ConsumerCore,
+    Deliveries,
     Effect,
     QueueSize,
     ReaderCore,
@@ -131,7 +132,7 @@ class _Receiving:
             size = sum(len(each.data) for each in messages)
             if self._sizes[consumer].took(len(messages), size):
                 consumer.resize_queue(self._sizes[consumer].messages)
-            deliveries = core.deliver(messages, now_s)
+            deliveries = self._deliver(consumer, messages, now_s)
             if deliveries.dead:
                 self._put_dead(consumer, deliveries.dead)
             if deliveries.discarded:
@@ -146,6 +147,9 @@ class _Receiving:
     def _may_take(self) -> bool:
         """Whether there is room for messages that do not go to the client."""
         return True
+
+    def _deliver(self, consumer: Consumer, messages: list[Message], now_s: float) -> Deliveries:
+        raise NotImplementedError
 
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         """Handle messages that were delivered too often."""
@@ -345,6 +349,9 @@ class ConsumerSession(_Receiving):
     def _may_take(self) -> bool:
         return not self._dead_letters.is_full
 
+    def _deliver(self, consumer: Consumer, messages: list[Message], now_s: float) -> Deliveries:
+        return self._consumer_core.deliver(messages, now_s)
+
     def _put_dead(self, consumer: Consumer, messages: list[Message]) -> None:
         self._dead_letters.put(consumer, messages)
 
@@ -387,13 +394,11 @@ class ReaderSession(_Receiving):
         *,
         clock: Clock,
     ) -> None:
-        super().__init__(
-            ReaderCore(
-                queue_messages=parameters.queue_messages, on_encrypted=parameters.on_encrypted
-            ),
-            settings,
-            clock=clock,
+        core = ReaderCore(
+            queue_messages=parameters.queue_messages, on_encrypted=parameters.on_encrypted
         )
+        super().__init__(core, settings, clock=clock)
+        self._reader_core = core
         self._topic = topic
         self._parameters = parameters
         self._rights = rights
@@ -427,6 +432,9 @@ class ReaderSession(_Receiving):
         )
         self._sizes[reader.consumer] = size
         return reader.consumer
+
+    def _deliver(self, consumer: Consumer, messages: list[Message], now_s: float) -> Deliveries:
+        return self._reader_core.deliver(messages, consumer.resume_id)
 
     def _after_take(self, consumer: Consumer, last: MessageId, sent: Sequence[MessageId]) -> None:
         # Tells the broker the reader's position: for its backlog, and to let it drop read messages.

@@ -8,7 +8,6 @@ from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.consuming.chunks import ChunkAssembly
 from magnetar.sdk.consuming.dead_letters import DeadLetters, Giver
 from magnetar.sdk.errors import CorruptMessageError, CryptoError, EncryptedMessageError
-from magnetar.sdk.ports import Clock
 from magnetar.sdk.receiver_queue import Delivery
 from magnetar.sdk.settings import ConsumerSettings
 from magnetar.sdk.wire.errors import MalformedPayloadError
@@ -16,12 +15,20 @@ from magnetar.sdk.wire.errors import MalformedPayloadError
 if TYPE_CHECKING:
     from magnetar.sdk.encryption import MessageDecryptor
 
+_CHECKS_PER_AGE = 8
+"""How often it is checked, per `chunked_message_age_ms`, whether the consumer waits for chunks."""
+
 
 class Chunked(Protocol):
     """Records which entries make a chunked message: the acknowledger's grouping."""
 
+    first_incomplete: Callable[[], tuple[int, int] | None]
+
     def set_chunks(self, key: tuple[int, int], others: list[tuple[int, int]]) -> None: ...
     def add_chunk(self, key: tuple[int, int], other: tuple[int, int]) -> bool: ...
+    @property
+    def has_chunks(self) -> bool: ...
+    def pass_entry(self, ledger_id: int, entry_id: int) -> None: ...
 
 
 class EntryOpening:
@@ -35,20 +42,22 @@ class EntryOpening:
         acks: Chunked,
         giver: Giver,
         letters: DeadLetters | None,
-        clock: Clock,
+        is_waiting: Callable[[], bool],
         acknowledge: Callable[[list[tuple[int, int]]], None],
         ask_later: Callable[[list[tuple[int, int]]], None],
     ) -> None:
         """Take the consumer's parts.
 
-        `acknowledge` and `ask_later` get the entries of messages that will not be completed.
+        `is_waiting` returns whether the broker may send and nothing is queued: what is missing then
+        is not here. `acknowledge` and `ask_later` get the entries of messages that will not be
+        completed.
         """
         self._acks = acks
         self._giver = giver
         # Other subscription types do not count how often a message was delivered.
-        shares = not settings.subscription_type.keeps_order
+        self._shares = shares = not settings.subscription_type.keeps_order
         self._letters = letters if shares and settings.dead_letters is not None else None
-        self._clock = clock
+        self._is_waiting = is_waiting
         self._acknowledge = acknowledge
         self._ask_later = ask_later
         self._acknowledges_incomplete = settings.acknowledge_incomplete_chunks
@@ -56,7 +65,8 @@ class EntryOpening:
         self._asks_for_incomplete = shares
         # Chunks without a successor are given up, too: no other entry would trigger it.
         self._loop = asyncio.get_running_loop()
-        self._age_s = settings.chunked_message_age_ms / 1000
+        age_s = settings.chunked_message_age_ms / 1000
+        self._check_s = age_s / _CHECKS_PER_AGE
         self._timer: asyncio.TimerHandle | None = None
         self._decryptor = settings.decryptor()
         # Compared by its value: a consumer that decrypts nothing loads no cryptography.
@@ -66,11 +76,13 @@ class EntryOpening:
             source,
             messages_max=settings.chunked_messages_max,
             bytes_max=settings.chunked_message_bytes_max,
-            age_s=settings.chunked_message_age_ms / 1000,
+            age_s=age_s,
+            tells_lost=not (self._acknowledges_incomplete or self._asks_for_incomplete),
             on_given_up=self._on_incomplete,
             on_superseded=acknowledge,
             on_repeated=self._on_repeated,
         )
+        acks.first_incomplete = lambda: self.chunks.first_incomplete
 
     def open(self, batch: MessageBatch) -> MessageBatch | None:
         """Return what to deliver for an entry; None for nothing, or nothing yet.
@@ -107,13 +119,17 @@ class EntryOpening:
             batch = decrypted
         # A chunk that is still encrypted cannot be assembled, and is delivered as it is.
         if batch.metadata.num_chunks_from_msg <= 1 or batch.is_encrypted:
+            # Only types that keep the order have cumulative acknowledgements.
+            if not self._shares and (self.chunks.is_under_way or self._acks.has_chunks):
+                self.chunks.pass_entry((batch.ledger_id, batch.entry_id))
+                self._acks.pass_entry(batch.ledger_id, batch.entry_id)
             return batch
         try:
-            whole = self.chunks.add(batch, now_s=self._clock.monotonic_s())
+            whole = self.chunks.add(batch)
         except MalformedPayloadError as error:
             raise CorruptMessageError(batch.message_id, str(error)) from error
         if self._timer is None and len(self.chunks):
-            self._timer = self._loop.call_later(self._age_s, self._on_age)
+            self._timer = self._loop.call_later(self._check_s, self._on_check)
         if whole is None:
             return None
         self._acks.set_chunks((whole.batch.ledger_id, whole.batch.entry_id), whole.others)
@@ -135,11 +151,12 @@ class EntryOpening:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _on_age(self) -> None:
+    def _on_check(self) -> None:
         self._timer = None
-        self.chunks.give_up_old(now_s=self._clock.monotonic_s())
+        if self._is_waiting():
+            self.chunks.wait(self._check_s)
         if len(self.chunks):
-            self._timer = self._loop.call_later(self._age_s, self._on_age)
+            self._timer = self._loop.call_later(self._check_s, self._on_check)
 
     def _on_repeated(self, last: tuple[int, int], entry: tuple[int, int]) -> None:
         if not self._acks.add_chunk(last, entry):

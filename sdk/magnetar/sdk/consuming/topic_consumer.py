@@ -76,7 +76,7 @@ class TopicConsumer(Consumer[Any]):
             acks=acks,
             giver=self,
             letters=letters,
-            clock=context.clock,
+            is_waiting=lambda: self._at_broker.is_attached and queue.is_waiting,
             acknowledge=lambda entries: acknowledger.add_many(MessageId(*e) for e in entries),
             ask_later=acknowledger.ask_later,
         )
@@ -150,6 +150,16 @@ class TopicConsumer(Consumer[Any]):
             if missing:
                 connection = await self._context.find_any()
                 await load_versions(connection, self.topic, schema, missing)
+
+    @property
+    def position(self) -> MessageId | None:
+        """Where another reader continues: behind this id, or where this one begins. Its
+        `first_chunk`, if any, is where that reader must begin, so that chunked messages which began
+        before the id come whole."""
+        last = self.last_taken
+        if last is None:
+            return self._at_broker.begins_at
+        return self._own_acknowledger.resume_id(last)
 
     def resize_queue(self, messages_max: int) -> None:
         """Set how many messages the broker may send ahead from now on."""

@@ -558,6 +558,10 @@ class TopicsAcknowledger:
         if member is not None:
             member._acknowledger.add_cumulative(what)
 
+    def resume_id(self, last: MessageId) -> MessageId:
+        member = self._members.of(last)
+        return last if member is None else member._acknowledger.resume_id(last)
+
     def add_negative(self, what: Acknowledgeable) -> None:
         member = self._members.of(what)
         if member is not None:

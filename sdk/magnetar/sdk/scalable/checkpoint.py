@@ -5,8 +5,10 @@ integers big-endian: one byte for the kind (0 positions, 1 earliest, 2 latest), 
 of positions, and for each position eight for the segment's id, four for a length, and a serialized
 `MessageIdData`. Format: docs/formats/checkpoint.md.
 
-A position is the last message that was read. A segment that a checkpoint does not name is newer,
-and is read from its beginning. A segment that is gone from the topic is left out.
+A position is the last message that was read. If a chunked message that was not read began before
+it, the `first_chunk` of the position is that of the chunked message: reading begins there. A
+segment that a checkpoint does not name is newer, and is read from its beginning. A segment that is
+gone from the topic is left out.
 
 Source: sheet of Pulsar 5, section 2.5.
 """
@@ -45,7 +47,7 @@ class Checkpoint:
 
     kind: CheckpointKind
     positions: Mapping[int, MessageId] = field(default_factory=lambda: MappingProxyType({}))
-    """The last message that was read of each segment, by segment id."""
+    """The last message that was read of each segment, by segment id; see the module."""
 
     EARLIEST: ClassVar["Checkpoint"]
     """Before the first message."""

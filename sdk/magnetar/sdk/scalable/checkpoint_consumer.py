@@ -82,9 +82,9 @@ class CheckpointReading(SegmentsConsumer):
         """Return how far the application has taken messages."""
         read: dict[int, MessageId] = {}
         for member in self._members:
-            last = member.last_taken or member._at_broker.begins_at
-            if last is not None:
-                read[self._ids[member.topic]] = last
+            position = member.position
+            if position is not None:
+                read[self._ids[member.topic]] = position
         return self._known_order.checkpoint(read)
 
     def on_emptied(self, member: TopicConsumer) -> None:

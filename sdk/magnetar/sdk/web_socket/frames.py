@@ -146,6 +146,7 @@ def parse_message(text: str | bytes, topic: str) -> WebSocketMessage:
         message_id.batch_size,
         count if isinstance(count, int) else 0,
         metadata,
+        message_id.first_chunk,
     )
     return WebSocketMessage(_bytes(frame.get("payload")), entry, message_id.batch_index, id_text)
 

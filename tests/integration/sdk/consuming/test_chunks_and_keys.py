@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from magnetar.sdk import (
+    Checkpoint,
     Client,
     Compression,
     ConsumerSettings,
@@ -26,10 +27,19 @@ from magnetar.sdk import (
     SubscriptionType,
 )
 from magnetar.sdk.encryption import CryptoFailureAction, FileKeyReader
-from magnetar.sdk.errors import CorruptMessageError, EncryptedMessageError
+from magnetar.sdk.errors import CorruptMessageError, EncryptedMessageError, NotSupportedError
 from magnetar.sdk.schemas import INT64
+from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from magnetar.testing import Broker
-from tests.integration.sdk.embedded import EARLIEST, admin, data, official, send, take
+from tests.integration.sdk.embedded import (
+    EARLIEST,
+    admin,
+    data,
+    make_partitioned,
+    official,
+    send,
+    take,
+)
 from tests.waiting import until
 
 FROM_START = ConsumerSettings(initial_position=EARLIEST)
@@ -325,13 +335,119 @@ async def test_a_reader_of_what_it_cannot_read_comes_to_an_end(
         assert not await own.has_message_available()
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_a_cumulative_acknowledgement_spares_a_chunked_message_that_began_before(
+    client: Client, topic: str, is_whole: bool
+) -> None:
+    """The next consumer gets all its chunks, and nothing that was acknowledged."""
+    settings = replace(FROM_START, subscription_type=SubscriptionType.FAILOVER)
+    await send_entries(client, topic, ["x", "a0", "b0", "y", "a1"])
+    if is_whole:
+        await send_entries(client, topic, ["b1", "z"])
+    async with await client.consumer(topic, "s", settings) as consumer:
+        first = await take(consumer, 4 if is_whole else 3)
+        assert data(first) == [b"x", b"y", b"a0a1", b"b0b1"][: len(first)]
+        if not is_whole:
+            assert await consumer.receive_many(1, timeout_s=0.1) == []
+        consumer.acknowledge_cumulative(first[2])
+        await consumer.flush_acks(confirmed=True)
+    if not is_whole:
+        await send_entries(client, topic, ["b1", "z"])
+    async with await client.consumer(topic, "s", settings) as consumer:
+        rest = await take(consumer, 2)
+        assert data(rest) == [b"b0b1", b"z"]
+        consumer.acknowledge_cumulative(rest[1])
+        await consumer.flush_acks(confirmed=True)
+    async with await client.consumer(topic, "s", settings) as consumer:
+        await send_entries(client, topic, ["end"])
+        assert data(await take(consumer, 1)) == [b"end"]
+
+
+async def test_a_reader_that_attaches_again_gets_a_chunked_message_that_began_before(
+    server: Broker, client: Client, topic: str
+) -> None:
+    await send_entries(client, topic, ["a0", "b0", "x", "a1"])
+    async with await client.reader(topic) as reader:
+        assert data([await reader.read_next(timeout_s=30) for _ in range(2)]) == [b"x", b"a0a1"]
+        await admin(server, "PUT", f"{topic.replace('://', '/')}/unload")
+        assert not await reader.has_message_available()
+        await send_entries(client, topic, ["b1", "y"])
+        assert data([await reader.read_next(timeout_s=30) for _ in range(2)]) == [b"b0b1", b"y"]
+        assert not await reader.has_message_available()
+
+
+async def test_a_transaction_refuses_to_acknowledge_a_part_of_a_chunked_message(
+    client: Client, topic: str
+) -> None:
+    await send_entries(client, topic, ["x", "a0", "b0", "a1", "b1"])
+    async with await client.consumer(topic, "s", FROM_START) as consumer:
+        x, a, b = await take(consumer, 3)
+        with pytest.raises(NotSupportedError, match="singly"):
+            async with client.transaction() as txn:
+                await consumer.acknowledge_cumulative(a, transaction=txn)
+        async with client.transaction() as txn:
+            await consumer.acknowledge_cumulative(x, transaction=txn)
+            await consumer.acknowledge(a, transaction=txn)
+    async with await client.consumer(topic, "s", FROM_START) as consumer:
+        assert data(await take(consumer, 1)) == [b.data]
+
+
+async def test_a_reader_behind_a_chunked_message_gets_what_began_within_it(
+    client: Client, topic: str
+) -> None:
+    await send_entries(client, topic, ["a0", "b0", "x", "a1", "b1", "y"])
+    async with await client.reader(topic) as reader:
+        _, behind = [await reader.read_next(timeout_s=30) for _ in range(2)]
+    async with await client.reader(topic, behind.message_id) as reader:
+        assert data([await reader.read_next(timeout_s=30) for _ in range(2)]) == [b"b0b1", b"y"]
+
+
+@pytest.mark.parametrize("partitions", [0, 1])
+async def test_another_reader_continues_between_chunks_by_the_id_to_resume_at(
+    server: Broker, client: Client, topic: str, partitions: int
+) -> None:
+    if partitions:
+        await make_partitioned(server, topic, partitions)
+    part = f"{topic}-partition-0" if partitions else topic
+    await send_entries(client, part, ["a0", "b0", "x", "a1", "y", "b1", "z"])
+    async with await client.reader(topic) as reader:
+        await reader.read_next(timeout_s=30)
+        last = await reader.read_next(timeout_s=30)
+        resume_id = reader.consumer.resume_id(last.message_id)
+    assert resume_id == last.message_id
+    async with await client.reader(part, resume_id) as reader:
+        rest = [await reader.read_next(timeout_s=30) for _ in range(3)]
+    assert data(rest) == [b"y", b"b0b1", b"z"]
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+async def test_a_checkpoint_between_chunks_leads_to_the_whole_message_and_nothing_twice(
+    client: Client, topic: str, taken: int
+) -> None:
+    await send_entries(client, topic, ["a0", "b0", "x", "a1", "y", "b1", "z"])
+    async with await client.checkpoint_consumer(topic) as reader:
+        first = [(await reader.read_next(timeout_s=30)).data for _ in range(taken)]
+        kept = Checkpoint.from_bytes(reader.checkpoint().to_bytes())
+    async with await client.checkpoint_consumer(topic, kept) as reader:
+        assert reader.checkpoint().to_bytes() == kept.to_bytes()
+        rest = [(await reader.read_next(timeout_s=30)).data for _ in range(5 - taken)]
+        assert not await reader.has_message_available()
+    assert first + rest == [b"x", b"a0a1", b"y", b"b0b1", b"z"]
+
+
 async def send_first_chunk(client: Client, topic: str) -> None:
     """A chunk whose others will never follow."""
-    from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
+    await send_entries(client, topic, ["half0"])
 
-    metadata = MessageMetadata(
-        uuid="half", num_chunks_from_msg=2, total_chunk_msg_size=6, chunk_id=0
-    )
+
+async def send_entries(client: Client, topic: str, names: list[str]) -> None:
+    """Entries in this order: a name with a digit is that chunk of a message of two."""
     async with await client.producer(topic, ProducerSettings(batching=False)) as producer:
-        producer.send_encoded_nowait(b"abc", metadata)
-        await producer.flush()
+        for name in names:
+            metadata = MessageMetadata()
+            if name[-1].isdigit():
+                metadata.uuid, metadata.chunk_id = name[:-1], int(name[-1])
+                metadata.num_chunks_from_msg = 2
+                metadata.total_chunk_msg_size = 2 * len(name)
+            producer.send_encoded_nowait(name.encode(), metadata)
+            await producer.flush()

@@ -72,6 +72,9 @@ class OneTake:
     def acknowledge_many(self, messages: list[Message]) -> None:
         self.acknowledged += messages
 
+    def resume_id(self, message_id: MessageId) -> MessageId:
+        return message_id
+
     def acknowledge_cumulative(self, message_id: MessageId) -> None:
         self.read_up_to = message_id
 

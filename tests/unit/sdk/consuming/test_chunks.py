@@ -6,6 +6,8 @@ import pytest
 
 from magnetar.sdk.batch import EntrySource, MessageBatch
 from magnetar.sdk.consuming.chunks import ChunkAssembly
+from magnetar.sdk.errors import CorruptMessageError
+from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.wire.errors import MalformedPayloadError
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 
@@ -36,7 +38,9 @@ def chunk(
 class Assembly:
     """With what was given up and what was superseded."""
 
-    def __init__(self, *, messages_max: int = 10, bytes_max: int = 1_000) -> None:
+    def __init__(
+        self, *, messages_max: int = 10, bytes_max: int = 1_000, tells_lost: bool = False
+    ) -> None:
         self.given_up: list[list[tuple[int, int]]] = []
         self.superseded: list[list[tuple[int, int]]] = []
         self.repeated: list[tuple[tuple[int, int], tuple[int, int]]] = []
@@ -45,13 +49,14 @@ class Assembly:
             messages_max=messages_max,
             bytes_max=bytes_max,
             age_s=60.0,
+            tells_lost=tells_lost,
             on_given_up=self.given_up.append,
             on_superseded=self.superseded.append,
             on_repeated=lambda last, entry: self.repeated.append((last, entry)),
         )
 
-    def add(self, batch: MessageBatch, now_s: float = 0.0) -> bytes | None:
-        whole = self.chunks.add(batch, now_s=now_s)
+    def add(self, batch: MessageBatch) -> bytes | None:
+        whole = self.chunks.add(batch)
         return None if whole is None else whole.batch.body()
 
 
@@ -61,7 +66,7 @@ def test_mixed_messages_become_whole() -> None:
     assert assembly.add(chunk(1, "b", 0, 2, b"b0")) is None
     assert assembly.chunks.bytes_held == 4
     assert assembly.add(chunk(2, "b", 1, 2, b"b1")) == b"b0b1"
-    whole = assembly.chunks.add(chunk(3, "a", 1, 2, b"a1"), now_s=0)
+    whole = assembly.chunks.add(chunk(3, "a", 1, 2, b"a1"))
     assert whole is not None
     assert whole.others == [(1, 0)]
     assert str(whole.batch.message_id) == "1:3"
@@ -164,10 +169,85 @@ def test_nonsense_is_an_error_and_holds_nothing(bad: MessageBatch) -> None:
     assert assembly.chunks.bytes_held == 0
 
 
-def test_what_is_incomplete_too_long_is_given_up() -> None:
+def test_a_message_that_is_waited_for_too_long_is_given_up() -> None:
     assembly = Assembly()
-    assembly.add(chunk(0, "a", 0, 2), now_s=0)
-    assembly.chunks.give_up_old(now_s=59.9)
+    assembly.add(chunk(0, "a", 0, 3))
+    assembly.chunks.wait(59.9)
+    assembly.add(chunk(1, "b", 0, 3))
+    assembly.add(chunk(2, "a", 1, 3))
+    assembly.chunks.wait(59.9)
     assert assembly.given_up == []
-    assembly.chunks.give_up_old(now_s=60.0)
-    assert assembly.given_up == [[(1, 0)]]
+    assembly.add(chunk(3, "a", 2, 3))
+    assembly.chunks.wait(0.1)
+    assert assembly.given_up == [[(1, 1)]]
+
+
+def test_a_lost_message_is_reported_once_with_its_place_and_the_reason() -> None:
+    assembly = Assembly(messages_max=1, bytes_max=7, tells_lost=True)
+    reasons = []
+    assembly.add(chunk(0, "a", 0, 3))
+    assembly.add(chunk(1, "b", 0, 3))
+    reasons.append(_reported(assembly, chunk(2, "a", 1, 3)))
+    assembly.chunks.wait(60.0)
+    reasons.append(_reported(assembly, chunk(3, "b", 1, 3)))
+    assembly.add(chunk(4, "c", 0, 3))
+    reasons.append(_reported(assembly, chunk(5, "c", 2, 3)))
+    assert assembly.add(chunk(6, "a", 2, 3)) is None
+    assert [str(each.message_id) for each in reasons] == ["1:2", "1:3", "1:5"]
+    assert [each.message_id.first_chunk for each in reasons] == [
+        MessageId(1, 0),
+        MessageId(1, 1),
+        MessageId(1, 4),
+    ]
+    for error, word in zip(
+        reasons, ["chunked_messages_max", "chunked_message_age_ms", "missing"], strict=True
+    ):
+        assert word in str(error)
+
+
+def test_a_message_given_up_for_its_bytes_is_reported() -> None:
+    assembly = Assembly(bytes_max=7, tells_lost=True)
+    assembly.add(chunk(0, "a", 0, 2, b"123"))
+    assembly.add(chunk(1, "b", 0, 2, b"123"))
+    assembly.add(chunk(2, "c", 0, 2, b"123"))
+    assert "chunked_message_bytes_max" in str(_reported(assembly, chunk(3, "a", 1, 2, b"123")))
+
+
+def test_chunks_without_a_beginning_are_no_lost_message() -> None:
+    """A subscription may begin, or be moved, into the middle of a chunked message."""
+    assembly = Assembly(tells_lost=True)
+    assert assembly.add(chunk(1, "a", 1, 2)) is None
+    assembly.add(chunk(2, "b", 0, 2))
+    assembly.chunks.wait(60.0)
+    assembly.chunks.clear()
+    assert assembly.add(chunk(3, "b", 1, 2)) is None
+
+
+def test_a_lost_message_that_comes_again_is_whole() -> None:
+    assembly = Assembly(tells_lost=True)
+    assembly.add(chunk(0, "a", 0, 2, b"ab"))
+    assembly.chunks.wait(60.0)
+    assembly.add(chunk(1, "a", 0, 2, b"cd"))
+    assert assembly.add(chunk(2, "a", 1, 2, b"ef")) == b"cdef"
+
+
+def _reported(assembly: Assembly, batch: MessageBatch) -> CorruptMessageError:
+    with pytest.raises(CorruptMessageError) as caught:
+        assembly.add(batch)
+    return caught.value
+
+
+def test_an_incomplete_message_is_awaited_until_deliveries_have_passed_it() -> None:
+    """When everything is redelivered, its place must not be acknowledged before it comes again."""
+    assembly = Assembly()
+    assembly.add(chunk(3, "a", 0, 2))
+    assembly.add(chunk(5, "b", 0, 2))
+    assembly.chunks.clear()
+    assert assembly.chunks.first_incomplete == (1, 3)
+    assembly.chunks.pass_entry((1, 2))
+    assert assembly.chunks.first_incomplete == (1, 3)
+    assembly.chunks.pass_entry((1, 4))
+    assert assembly.chunks.first_incomplete == (1, 5)
+    assembly.add(chunk(5, "b", 0, 2))
+    assert assembly.add(chunk(6, "b", 1, 2)) is not None
+    assert (assembly.chunks.first_incomplete, assembly.chunks.is_under_way) == (None, False)

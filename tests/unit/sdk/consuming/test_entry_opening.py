@@ -1,0 +1,79 @@
+"""Chunked messages between the receiver queue and the application, whatever the time it takes."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from magnetar.sdk.errors import CorruptMessageError
+from magnetar.sdk.message_id import MessageId
+from magnetar.sdk.settings import ConsumerSettings, SubscriptionType
+from tests.simulation.loop import SimLoop
+from tests.unit.sdk.consuming.entry_scene import Scene, chunk, plain
+
+AGE_S = 60.0
+EXCLUSIVE = ConsumerSettings(chunked_message_age_ms=int(AGE_S * 1000))
+SHARED = replace(EXCLUSIVE, subscription_type=SubscriptionType.SHARED)
+
+
+@pytest.fixture
+def loop() -> Iterator[SimLoop]:
+    loop = SimLoop()
+    yield loop
+    loop.close()
+
+
+def test_what_is_queued_comes_whole_however_late_it_is_taken(loop: SimLoop) -> None:
+    async def story() -> None:
+        scene = Scene(EXCLUSIVE)
+        scene.queue.extend(
+            [chunk(0, "b", 0, b"b"), plain(1, b"x"), chunk(2, "b", 1, b"B"), plain(3, b"y")]
+        )
+        assert scene.take() == b"x"
+        await asyncio.sleep(10 * AGE_S)  # the application works on it
+        assert [scene.take(), scene.take(), scene.take()] == [b"bB", b"y", None]
+        assert scene.acknowledged == []
+
+    loop.run(story())
+
+
+def test_a_message_is_given_up_once_its_next_chunk_was_waited_for_too_long(loop: SimLoop) -> None:
+    async def story() -> None:
+        scene = Scene(SHARED)
+        scene.queue.extend([chunk(0, "b", 0, b"b", of=3), plain(1, b"x"), plain(2, b"y")])
+        assert scene.take() == b"x"
+        await asyncio.sleep(AGE_S)  # y is queued, and more chunks may be behind it
+        scene.queue.extend([chunk(3, "b", 1, b"B", of=3)])
+        assert scene.take() == b"y"
+        assert scene.take() is None
+        scene.queue.pause()
+        await asyncio.sleep(AGE_S)  # the broker may not send
+        scene.queue.resume()
+        await asyncio.sleep(AGE_S / 2)
+        assert scene.asked_later == []
+        await asyncio.sleep(AGE_S / 2)
+        assert scene.asked_later == [(7, 0), (7, 3)]
+        assert len(scene.opening.chunks) == 0
+
+    loop.run(story())
+
+
+@pytest.mark.parametrize("acknowledges", [False, True])
+def test_an_exclusive_consumer_reports_a_message_that_was_given_up(
+    loop: SimLoop, acknowledges: bool
+) -> None:
+    async def story() -> None:
+        scene = Scene(replace(EXCLUSIVE, acknowledge_incomplete_chunks=acknowledges))
+        scene.queue.extend([chunk(0, "b", 0, b"b")])
+        assert scene.take() is None
+        await asyncio.sleep(AGE_S)
+        scene.queue.extend([chunk(1, "b", 1, b"B"), plain(2, b"x")])
+        if not acknowledges:
+            with pytest.raises(CorruptMessageError, match="given up") as caught:
+                scene.take()
+            assert caught.value.message_id.first_chunk == MessageId(7, 0)
+        assert scene.take() == b"x"
+        assert scene.acknowledged == ([(7, 0), (7, 1)] if acknowledges else [])
+
+    loop.run(story())

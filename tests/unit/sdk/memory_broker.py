@@ -28,10 +28,7 @@ class MemoryBroker:
     def __init__(self, partitions: int = 0) -> None:
         self.live: dict[tuple[str, int], str] = {}
         """What clients have here: its kind and id, and its topic."""
-        self.partitions = partitions
-        self.refused: dict[str, pb.ServerError] = {}
-        """Topics whose consumers are refused, and why."""
-        self._connections: list[_Transport] = []
+        self._partitions = partitions
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
@@ -39,18 +36,7 @@ class MemoryBroker:
         protocol = factory()
         transport = _Transport(protocol, self._answer)
         protocol.connection_made(transport)
-        self._connections.append(transport)
         return transport
-
-    def close_consumers(self, topic: str) -> None:
-        """Close the consumers of a topic, which then attach again."""
-        for kind, consumer_id in [each for each, name in self.live.items() if name == topic]:
-            assert kind == "consumer"
-            del self.live[kind, consumer_id]
-            close = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=_NONE)
-            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=close)
-            for connection in self._connections:
-                connection.tell(command)
 
     def _answer(self, command: BaseCommand) -> BaseCommand | None:
         kind = command.type
@@ -80,7 +66,7 @@ class MemoryBroker:
     def _partitions_of(self, request: pb.CommandPartitionedTopicMetadata) -> BaseCommand:
         found = pb.CommandPartitionedTopicMetadataResponse(
             request_id=request.request_id,
-            partitions=0 if "-partition-" in request.topic else self.partitions,
+            partitions=0 if "-partition-" in request.topic else self._partitions,
             response=pb.CommandPartitionedTopicMetadataResponse.Success,
         )
         return BaseCommand(
@@ -91,11 +77,6 @@ class MemoryBroker:
         kind = command.type
         if kind == BaseCommand.SUBSCRIBE:
             asked = command.subscribe
-            if asked.topic in self.refused:
-                error = pb.CommandError(
-                    request_id=asked.request_id, error=self.refused[asked.topic], message="no"
-                )
-                return BaseCommand(type=BaseCommand.ERROR, error=error)
             self.live["consumer", asked.consumer_id] = asked.topic
             return _success(asked.request_id)
         if kind == BaseCommand.PRODUCER:
@@ -180,15 +161,11 @@ class _Transport(asyncio.Transport):
         self._is_closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        loop = asyncio.get_running_loop()
         for command, _ in self._decoder.feed(bytes(data)):
             answer = self._answer(command)
             if answer is not None:
-                self.tell(answer)
-
-    def tell(self, command: BaseCommand) -> None:
-        """Send a command to the client."""
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._client.data_received, encode_command(command))
+                loop.call_soon(self._client.data_received, encode_command(answer))
 
     def is_closing(self) -> bool:
         return self._is_closing

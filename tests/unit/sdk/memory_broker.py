@@ -28,6 +28,7 @@ class MemoryBroker:
     def __init__(self, partitions: int = 0) -> None:
         self.live: dict[tuple[str, int], str] = {}
         """What clients have here: its kind and id, and its topic."""
+        self._connections: list[_Transport] = []
         self._partitions = partitions
 
     async def connect(
@@ -36,7 +37,13 @@ class MemoryBroker:
         protocol = factory()
         transport = _Transport(protocol, self._answer)
         protocol.connection_made(transport)
+        self._connections.append(transport)
         return transport
+
+    def tell(self, command: BaseCommand) -> None:
+        """Send a command on each connection."""
+        for connection in self._connections:
+            connection.tell(command)
 
     def _answer(self, command: BaseCommand) -> BaseCommand | None:
         kind = command.type
@@ -104,7 +111,7 @@ class MemoryBroker:
             )
         return None
 
-    def _closed(self, kind: BaseCommand.Type, command: BaseCommand) -> BaseCommand:
+    def _closed(self, kind: BaseCommand.Type, command: BaseCommand) -> BaseCommand | None:
         request = getattr(command, _CLOSES[kind])
         if kind == BaseCommand.CLOSE_PRODUCER:
             self.live.pop(("producer", request.producer_id), None)
@@ -161,11 +168,15 @@ class _Transport(asyncio.Transport):
         self._is_closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        loop = asyncio.get_running_loop()
         for command, _ in self._decoder.feed(bytes(data)):
             answer = self._answer(command)
             if answer is not None:
-                loop.call_soon(self._client.data_received, encode_command(answer))
+                self.tell(answer)
+
+    def tell(self, command: BaseCommand) -> None:
+        """Send a command to the client."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._client.data_received, encode_command(command))
 
     def is_closing(self) -> bool:
         return self._is_closing

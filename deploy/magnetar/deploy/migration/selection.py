@@ -103,6 +103,11 @@ def plain_topics(
         count = partitioned.get(whole)
         if count is None:
             rest.append(text)
+        elif index is None and count > 0:
+            left_over.append(
+                f"topic {text} is not moved: a partitioned topic has the same name; its partitions "
+                "are moved"
+            )
         elif index is not None and int(index[1]) >= count > 0:
             left_over.append(f"topic {text} is not moved: {whole} has {count} partitions only")
     movable, refused = movable_topics(rest)

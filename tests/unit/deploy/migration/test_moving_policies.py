@@ -106,6 +106,36 @@ async def test_switched_off_policies_of_topics_are_a_note() -> None:
     assert report.notes == ["the source has policies of topics switched off"]
 
 
+RATE = "persistent/public/default/t/s/dispatchRate"
+
+
+def subscription_mover(source: Cluster, report: Report) -> PolicyMove:
+    return PolicyMove(cast(Side, source), cast(Side, Cluster()), CLUSTERS, report)
+
+
+async def test_switched_off_policies_of_topics_do_not_end_the_move_of_subscriptions() -> None:
+    source, report = Cluster(), Report()
+    source.refused = {RATE: 405, MAX_PRODUCERS: 405}
+    mover = subscription_mover(source, report)
+    await mover.move_subscription_rate(TopicPlan(TOPIC), "s")
+    await mover.move(Inventory(topics=[TopicPlan(TOPIC)]))
+    assert report.notes == ["the source has policies of topics switched off"]
+    assert not report.differs()
+
+
+async def test_a_rate_of_subscriptions_that_the_source_does_not_know_is_a_note_of_its_own() -> None:
+    source, report = Cluster(), Report()
+    source.refused = {RATE: 412, RATE.replace("/s/", "/u/"): 412, RATE.replace("/s/", "/"): 412}
+    mover = subscription_mover(source, report)
+    for subscription in "su":
+        await mover.move_subscription_rate(TopicPlan(TOPIC), subscription)
+    await mover.move(Inventory(topics=[TopicPlan(TOPIC)]))
+    assert report.notes == [
+        "dispatchRate of subscriptions is not moved, the source refuses it: refused",
+        "dispatchRate of topics is not moved, the source refuses it: refused",
+    ]
+
+
 async def test_properties_that_changed_at_the_source_meanwhile_are_set_at_the_target() -> None:
     target = Cluster()
     target.policies[PROPERTIES] = {"owner": "sales", "kept": "yes"}

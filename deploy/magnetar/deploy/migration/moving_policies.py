@@ -24,6 +24,7 @@ from magnetar.deploy.migration.policies import (
     permissions_in,
     properties_setting,
     quota_settings,
+    removed_property,
     topic_setting,
 )
 from magnetar.deploy.migration.report import Report
@@ -88,6 +89,14 @@ class PolicyMove:
         for topic, grants in permissions.topics.items():
             await self._set(_path_of(topic), _role_settings("permissions", grants))
         there = await self._target.get(base) or {}
+        if PROPERTIES in document:
+            known = there.get(PROPERTIES) or {}
+            refusal = await self._remove_properties(
+                namespace, base, document[PROPERTIES] or {}, known, is_topic=False
+            )
+            if refusal is not None:
+                there = await self._target.get(base) or {}
+                refused.setdefault(PROPERTIES, refusal)
         ones = comparable(document, clusters.source)
         others = comparable(there, clusters.target)
         for name in sorted({*ones, *others}):
@@ -133,6 +142,31 @@ class PolicyMove:
         # Not as policies are compared: an empty text is a value.
         self._report.compare(PROPERTIES, name, dict(one), dict(other), detail, same=one == other)
 
+    async def _remove_properties(
+        self,
+        name: str,
+        base: str,
+        wanted: Mapping[str, str],
+        there: Mapping[str, str],
+        *,
+        is_topic: bool,
+    ) -> str | None:
+        """Remove properties that only the target has: the source has dropped them, or the target
+        had them before.
+
+        Returns:
+            The target's reason for refusing, empty if it removed all; None if there are none.
+        """
+        rest = {key: value for key, value in there.items() if key not in wanted}
+        settings = [removed_property(key, is_topic=is_topic) for key in rest]
+        refused = await self._set(base, settings)
+        self._report.notes += [
+            f"{name}: property {key} = {value!r} is removed: the source has none"
+            for key, value in rest.items()
+            if key not in refused
+        ]
+        return next(iter(refused.values()), "") if rest else None
+
     async def _set(self, base: str, settings: Iterable[Setting]) -> dict[str, str]:
         """Set policies; return the target's reasons for refusing some, by name."""
         refused = {}
@@ -148,14 +182,20 @@ class PolicyMove:
     async def _move_properties(self, plan: TopicPlan) -> None:
         """Set the properties of a topic, which may have changed since it was created, and compare
         them."""
-        path = topic_path(plan.name)
+        path, name = topic_path(plan.name), str(plan.name)
+        wanted = plan.properties
         refusal = ""
         there = await self._properties_there(path, plan)
-        if plan.properties and there != plan.properties:
-            refused = await self._set(path, [properties_setting(plan.properties)])
+        if wanted and there != wanted:
+            refused = await self._set(path, [properties_setting(wanted)])
             refusal = refused.get(PROPERTIES, "")
             there = await self._properties_there(path, plan)
-        self._compare_properties(str(plan.name), plan.properties, there, refusal)
+        if plan.tells_properties:
+            kept = await self._remove_properties(name, path, wanted, there, is_topic=True)
+            if kept is not None:
+                refusal = refusal or kept
+                there = await self._properties_there(path, plan)
+        self._compare_properties(name, wanted, there, refusal)
 
     async def _properties_there(self, path: str, plan: TopicPlan) -> dict[str, str]:
         if not plan.partitions:

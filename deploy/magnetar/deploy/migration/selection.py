@@ -76,6 +76,8 @@ class TopicPlan:
     partitions: int = 0
     """Number of partitions; 0 if it is not partitioned."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    tells_properties: bool = True
+    """Whether the source tells the properties; if not, they are unknown rather than none."""
 
     @property
     def parts(self) -> Sequence[TopicName]:

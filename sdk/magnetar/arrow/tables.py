@@ -153,13 +153,17 @@ class Changes(Iterator[pa.RecordBatch]):
         """
         try:
             batch = next(self._batches)
+            at = MessageIdData.FromString(batch.column(MESSAGE_ID)[-1].as_py())
+            topic = str(batch.column(TOPIC)[-1])
+            found = batch.select(self._names)
+            self._reached[topic] = self._plan.reached(topic, (at.ledgerId, at.entryId))
         except StopIteration:
             self._reached |= self._plan.ends
             raise
-        at = MessageIdData.FromString(batch.column(MESSAGE_ID)[-1].as_py())
-        topic = str(batch.column(TOPIC)[-1])
-        found = batch.select(self._names)
-        self._reached[topic] = self._plan.reached(topic, (at.ledgerId, at.entryId))
+        except BaseException:
+            # The caller does not get this batch: a token of a later one would skip it.
+            self.close()
+            raise
         return found
 
     def close(self) -> None:

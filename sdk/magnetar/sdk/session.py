@@ -124,18 +124,18 @@ class Session:
             self._lost.set()
 
     async def close(self) -> None:
-        """Detach at the broker, and end the task."""
-        # Before the detachment: a loss during it must not attach the session again.
+        """End the task, and detach at the broker."""
         if self.failure is None:
             self.failure = AlreadyClosedError(f"{self._name} is closed")
         self._wake()
+        task, self._task = self._task, None
         try:
-            await self._detach()
-        finally:
-            task, self._task = self._task, None
+            # Before the detachment: the task must not attach again while that waits for an answer.
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        finally:
+            await self._detach()
             self.connection = None
 
     async def _run(self) -> None:

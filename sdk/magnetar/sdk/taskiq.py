@@ -163,8 +163,6 @@ class TopicBroker(AsyncBroker):
             raise  # The consumer continues with the next message.
         except SdkError:
             self._consumer = None  # It is lost. Taskiq listens again, which subscribes anew.
-            # Its other partitions may still be attached, and hold tasks that nobody takes.
-            await consumer.close()
             raise
 
     def _due_ms(self, message: BrokerMessage) -> int | None:

@@ -11,6 +11,7 @@ from tests.integration.deploy.commands import magnetar
 from tests.integration.pulsar_client.support import connect, receive
 from tests.migrating import (
     BULK,
+    NAMESPACE,
     Content,
     Live,
     Migration,
@@ -53,6 +54,25 @@ def clients(
         each.close()
 
 
+def _property_holders() -> tuple[str, ...]:
+    """Paths of a namespace and of topics that have properties."""
+    return (f"namespaces/{NAMESPACE}", topic_path(topic("plain")), topic_path(topic("parts")))
+
+
+def add_passing_properties(source: Standalone) -> None:
+    """Set a property that `drop_properties` removes."""
+    for path in _property_holders():
+        call(source, "PUT", f"{path}/properties", {"passing": "a/b"}, expect=204)
+
+
+def drop_properties(source: Standalone) -> None:
+    """Remove a property of the source that the migration has set at the target."""
+    of_namespace, *of_topics = _property_holders()
+    call(source, "DELETE", f"{of_namespace}/property/passing", expect=200)
+    for path in of_topics:
+        call(source, "DELETE", f"{path}/properties?key=passing", expect=204)
+
+
 def test_a_standalone_moves_through_kills_and_nothing_differs(
     clusters: tuple[Standalone, Standalone],
     clients: tuple[pulsar.Client, pulsar.Client],
@@ -62,12 +82,14 @@ def test_a_standalone_moves_through_kills_and_nothing_differs(
     content = Content(clients[0], source)
     fill(content)
     consume_batches(content)
+    add_passing_properties(source)
     live = Live(clients[0])
     live.start()
     migration = Migration(tmp_path, source, target)
     migration.start()
     wait_until(lambda: migration.messages("bulk") > 0)
     migration.kill()
+    drop_properties(source)
     live.advance()
     migration.start()
     wait_until(lambda: migration.messages("bulk") == BULK, within_s=60)
@@ -85,6 +107,8 @@ def test_a_standalone_moves_through_kills_and_nothing_differs(
     live.leave()
     assert migration.wait_exit() == 0, migration.log
     assert migration.report["differences"] == []
+    removed = [each for each in migration.report["notes"] if "property passing = 'a/b'" in each]
+    assert len(removed) == len(_property_holders())
     content.left["live", "all"] = [b"l%d" % n for n in range(live.sent)]
     content.ordered.add("live")
     judge(content, clients[1])

@@ -131,6 +131,26 @@ def test_a_feed_that_was_interrupted_refuses_to_be_read_on(
     assert parse_token(feed.token) == {}
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_feed_whose_batch_was_lost_after_the_read_refuses_to_be_read_on(
+    feed: Changes, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """The caller never got that batch; a later one would have the token skip it."""
+
+    def failed(*_: object) -> None:
+        raise error
+
+    next(feed)
+    with monkeypatch.context() as patch:
+        patch.setattr(_Plan, "reached", failed)
+        with pytest.raises(error):
+            next(feed)
+    for _ in range(2):
+        with pytest.raises(AlreadyClosedError):
+            next(feed)
+        assert reached(feed) == 0
+
+
 def test_a_reader_that_is_read_on_after_an_error_fails_again() -> None:
     reader = pa.RecordBatchReader.from_batches(SCHEMA, batches_in_order(REQUEST, JOBS))
     for _ in range(3):

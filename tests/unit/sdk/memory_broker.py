@@ -28,10 +28,8 @@ class MemoryBroker:
     def __init__(self, partitions: int = 0) -> None:
         self.live: dict[tuple[str, int], str] = {}
         """What clients have here: its kind and id, and its topic."""
-        self.partitions = partitions
-        self.refused: dict[str, pb.ServerError] = {}
-        """Topics whose consumers are refused, and why."""
         self._connections: list[_Transport] = []
+        self._partitions = partitions
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol], *, timeout_s: float
@@ -42,15 +40,10 @@ class MemoryBroker:
         self._connections.append(transport)
         return transport
 
-    def close_consumers(self, topic: str) -> None:
-        """Close the consumers of a topic, which then attach again."""
-        for kind, consumer_id in [each for each, name in self.live.items() if name == topic]:
-            assert kind == "consumer"
-            del self.live[kind, consumer_id]
-            close = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=_NONE)
-            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=close)
-            for connection in self._connections:
-                connection.tell(command)
+    def tell(self, command: BaseCommand) -> None:
+        """Send a command on each connection."""
+        for connection in self._connections:
+            connection.tell(command)
 
     def _answer(self, command: BaseCommand) -> BaseCommand | None:
         kind = command.type
@@ -80,7 +73,7 @@ class MemoryBroker:
     def _partitions_of(self, request: pb.CommandPartitionedTopicMetadata) -> BaseCommand:
         found = pb.CommandPartitionedTopicMetadataResponse(
             request_id=request.request_id,
-            partitions=0 if "-partition-" in request.topic else self.partitions,
+            partitions=0 if "-partition-" in request.topic else self._partitions,
             response=pb.CommandPartitionedTopicMetadataResponse.Success,
         )
         return BaseCommand(
@@ -91,11 +84,6 @@ class MemoryBroker:
         kind = command.type
         if kind == BaseCommand.SUBSCRIBE:
             asked = command.subscribe
-            if asked.topic in self.refused:
-                error = pb.CommandError(
-                    request_id=asked.request_id, error=self.refused[asked.topic], message="no"
-                )
-                return BaseCommand(type=BaseCommand.ERROR, error=error)
             self.live["consumer", asked.consumer_id] = asked.topic
             return _success(asked.request_id)
         if kind == BaseCommand.PRODUCER:
@@ -123,7 +111,7 @@ class MemoryBroker:
             )
         return None
 
-    def _closed(self, kind: BaseCommand.Type, command: BaseCommand) -> BaseCommand:
+    def _closed(self, kind: BaseCommand.Type, command: BaseCommand) -> BaseCommand | None:
         request = getattr(command, _CLOSES[kind])
         if kind == BaseCommand.CLOSE_PRODUCER:
             self.live.pop(("producer", request.producer_id), None)

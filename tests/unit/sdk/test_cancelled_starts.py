@@ -9,6 +9,9 @@ import pytest
 
 from magnetar.sdk import Checkpoint, Client, MessageId, ProducerSettings
 from magnetar.sdk.consuming.topics_consumer import TopicsConsumer
+from magnetar.sdk.scalable.stream_consumer import StreamConsumer
+from magnetar.sdk.wire import BaseCommand
+from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.sdk.memory_broker import URL, MemoryBroker
 from tests.waiting import settle
 
@@ -86,3 +89,51 @@ async def test_a_consumer_that_closes_while_topics_go_leaves_none_of_them() -> N
             await consumer.close()
             await settle()
             assert not broker.live, f"closed after {turns} turns"
+
+
+class SlowBroker(MemoryBroker):
+    """Answers the end of a registration only once `answer_all` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: list[BaseCommand] | None = []
+
+    def answer_all(self) -> None:
+        held, self._held = self._held or [], None
+        for each in held:
+            self.tell(each)
+
+    def _closed(self, kind: BaseCommand.Type, command: BaseCommand) -> BaseCommand | None:
+        answer = super()._closed(kind, command)
+        if kind != BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE or self._held is None:
+            return answer
+        assert answer is not None
+        self._held.append(answer)
+        return None
+
+
+def unusable_assignment(consumer_id: int) -> BaseCommand:
+    """Return an assignment that a consumer refuses; its session then registers again."""
+    segment = pb.ScalableAssignedSegment(segment_id=1, segment_topic="nope://a/b/c/d/e")
+    assignment = pb.ScalableConsumerAssignment(layout_epoch=2, segments=[segment])
+    update = pb.CommandScalableTopicAssignmentUpdate(consumer_id=consumer_id, assignment=assignment)
+    return BaseCommand(
+        type=BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE, scalableTopicAssignmentUpdate=update
+    )
+
+
+async def test_a_registration_that_closes_while_it_registers_again_is_not_left_behind() -> None:
+    for turns in range(14):
+        broker = SlowBroker()
+        async with Client(URL, network=broker) as client:
+            consumer = await client.stream_consumer(SCALABLE, "s")
+            assert isinstance(consumer, StreamConsumer)
+            (consumer_id,) = [each for kind, each in broker.live if kind == "registration"]
+            broker.tell(unusable_assignment(consumer_id))
+            await settle(turns)
+            closing = asyncio.ensure_future(consumer._session.close())
+            await settle()
+            broker.answer_all()
+            await closing
+            await settle()
+            assert ("registration", consumer_id) not in broker.live, f"closed after {turns} turns"

@@ -11,7 +11,7 @@ from typing import Any
 
 from magnetar.deploy.admin_client import RequestRefusedError, topic_path
 from magnetar.deploy.errors import MigrationDiffersError
-from magnetar.deploy.migration.policies import COMPATIBILITY_PATH, DURING
+from magnetar.deploy.migration.policies import COMPATIBILITY_PATH, DURING, PROPERTIES
 from magnetar.deploy.migration.selection import (
     Clusters,
     TopicPlan,
@@ -24,6 +24,7 @@ from magnetar.deploy.migration.selection import (
 )
 from magnetar.deploy.migration.sides import (
     Side,
+    is_magnetar,
     is_refusal,
     is_unsupported,
     subscription_path,
@@ -97,12 +98,17 @@ async def _topics(source: Side, domain: str, namespace: str, notes: list[str]) -
             )
             continue
         partitioned[str(name)] = count
-        plans.append(TopicPlan(name, count, dict(shown.get("properties") or {})))
+        # A Pulsar without this field may have a release without properties.
+        tells = PROPERTIES in shown or is_magnetar(source)
+        properties = dict(shown.get(PROPERTIES) or {})
+        plans.append(TopicPlan(name, count, properties, tells_properties=tells))
     if domain == "persistent":
         names = await source.get(f"{domain}/{namespace}") or ()
         plain, refused = plain_topics(names, partitioned)
         notes += refused
-        plans += [TopicPlan(name, 0, await _properties(source, name, notes)) for name in plain]
+        for name in plain:
+            found = await _properties(source, name, notes)
+            plans.append(TopicPlan(name, 0, found or {}, tells_properties=found is not None))
     return plans
 
 
@@ -116,14 +122,15 @@ async def _scalable(source: Side, namespace: str) -> Sequence[str]:
         raise
 
 
-async def _properties(source: Side, name: TopicName, notes: list[str]) -> dict[str, str]:
+async def _properties(source: Side, name: TopicName, notes: list[str]) -> dict[str, str] | None:
+    """Return the properties of a topic; None if the source refuses to tell them for good."""
     try:
         return dict(await source.get(f"{topic_path(name)}/properties") or {})
     except RequestRefusedError as error:
         if not is_unsupported(error, 400, 405, 412):
             raise
         notes.append(f"topic {name}: its properties are not moved: {error}")
-        return {}
+        return None
 
 
 async def create_all(target: Side, found: Inventory, clusters: Clusters) -> list[str]:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.deploy.admin_client import RequestRefusedError, topic_path
+from magnetar.deploy.errors import BrokerUnreachableError
 from magnetar.deploy.migration.creating import Inventory
 from magnetar.deploy.migration.moving_policies import PolicyMove
 from magnetar.deploy.migration.moving_subscriptions import (
@@ -37,6 +38,8 @@ from magnetar.sdk.wire import TopicName
 
 LOOK_S: Final = 0.5
 """Seconds between two checks of a condition that the cut-over waits for."""
+SCAN_LOOKS: Final = 60
+"""Checks between two scans for new and deleted topics."""
 NAMES_MAX: Final = 5
 """Most names in a line about waiting."""
 _STATS: Final = {"getPreciseBacklog": "true", "subscriptionBacklogSize": "false"}
@@ -110,33 +113,45 @@ class CutOver:
         Clients may have created topics before they left, and operators changed policies.
         """
         found = await self._scan()
+        looks = 0
         while True:
-            await self._wait_for_clients()
-            await self._wait_for_copies()
-            before, found = found, await self._scan()
-            if found.parts == before.parts and not await self._clients():
-                return found
-
-    async def _wait_for_clients(self) -> None:
-        while True:
-            busy = await self._clients()
-            if not busy:
-                return
-            self._tell_waiting("clients to leave the source", busy)
+            what, names = await self._waits_for()
+            if not names:
+                before, found = found, await self._scan()
+                if found.parts == before.parts and not await self._clients():
+                    return found
+                continue
+            self._tell_waiting(what, names)
             await asyncio.sleep(LOOK_S)
+            looks += 1
+            if looks % SCAN_LOOKS == 0:
+                # A topic that is deleted at the source is not waited for: no copy of it ends.
+                found = await self._rescan(found)
+
+    async def _waits_for(self) -> tuple[str, Sequence[str]]:
+        """Return what the cut-over waits for, and the names of some; no names if for nothing."""
+        clients = await self._clients()
+        if clients:
+            return "clients to leave the source", clients
+        for topic, copy in self._copies.items():
+            # The source itself must report that all was consumed.
+            if not (copy.is_idle and await self._is_taken(topic) and copy.is_idle):
+                return "copies", [f"{topic}{f': {copy.problem}' if copy.problem else ''}"]
+        return "", ()
+
+    async def _rescan(self, found: Inventory) -> Inventory:
+        """Scan again; return the former inventory if the source or target does not answer now."""
+        try:
+            return await self._scan()
+        except BrokerUnreachableError as error:
+            line = " ".join(str(error).split())
+            self._tell(f"new and deleted topics cannot be looked for just now: {line}")
+            return found
 
     async def _clients(self) -> Sequence[str]:
         return [
             line for topic in self._copies for line in _clients_in(await self._stats(topic), topic)
         ]
-
-    async def _wait_for_copies(self) -> None:
-        """Wait until the source itself reports that all was consumed."""
-        for topic, copy in self._copies.items():
-            while not (copy.is_idle and await self._is_taken(topic) and copy.is_idle):
-                why = f": {copy.problem}" if copy.problem else ""
-                self._tell_waiting("copies", [f"{topic}{why}"])
-                await asyncio.sleep(LOOK_S)
 
     async def _is_taken(self, topic: TopicName) -> bool:
         subscriptions = (await self._stats(topic)).get("subscriptions") or {}
@@ -148,7 +163,9 @@ class CutOver:
 
     def _tell_waiting(self, what: str, names: Sequence[str]) -> None:
         more = f", and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-        line = f"waiting for {what}: {'; '.join(names[:NAMES_MAX])}{more}"
+        self._tell(f"waiting for {what}: {'; '.join(names[:NAMES_MAX])}{more}")
+
+    def _tell(self, line: str) -> None:
         if line != self._said:
             self._said = line
             self._say(line)

@@ -8,10 +8,11 @@ next process finds it if this one is killed.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
+from magnetar.deploy.admin_client import RequestRefusedError
 from magnetar.deploy.errors import BrokerUnreachableError, SettingsError
 from magnetar.deploy.migration.creating import Inventory, create_all, inventory
 from magnetar.deploy.migration.cut_over import CutOver, is_moved_whole, let_go
@@ -20,7 +21,7 @@ from magnetar.deploy.migration.policies import namespace_plan
 from magnetar.deploy.migration.report import Report
 from magnetar.deploy.migration.schema_copies import SchemaCopies
 from magnetar.deploy.migration.selection import Clusters
-from magnetar.deploy.migration.sides import Side, is_magnetar
+from magnetar.deploy.migration.sides import Side, is_magnetar, is_refusal
 from magnetar.deploy.migration.state_directory import Asked, StateDirectory
 from magnetar.deploy.migration.topic_copy import TopicCopy
 from magnetar.sdk.errors import SdkError
@@ -40,6 +41,9 @@ RESCAN_TICKS: Final = 60
 CUT_OVER_TRIES: Final = 10
 """Most tries of an interrupted cut-over; each step may be repeated."""
 CUT_OVER_PAUSE_S: Final = 2.0
+SCAN_TRIES: Final = 5
+"""Most tries of a scan that the command begins with."""
+SCAN_PAUSE_S: Final = 2.0
 TOLD_MAX: Final = 10_000
 """Most lines that are remembered, so that they are not printed again."""
 
@@ -93,7 +97,7 @@ class Migration:
             self._directory.ask_to_cut_over()
         known = await self._target.get("clusters") or ()
         self._clusters = Clusters(self._source.cluster, self._target.cluster, frozenset(known))
-        await self._scan()
+        await self._repeated(self._scan)
         self._tell_plan()
         ticking = asyncio.create_task(self._tick(), name="migration-ticker")
         working = asyncio.create_task(self._work(), name="migration")
@@ -115,7 +119,7 @@ class Migration:
         """
         await self._source.check()
         await self._target.check()
-        await self._let_go((await self._look()).parts)
+        await self._let_go((await self._repeated(self._look)).parts)
 
     async def _let_go(self, topics: Collection[TopicName]) -> None:
         """Delete the subscriptions that held messages: at the target, then at the source. Those at
@@ -168,6 +172,23 @@ class Migration:
         return await cut_over.run()
 
     # New and deleted topics
+
+    async def _repeated(self, scan: Callable[[], Awaitable[Inventory]]) -> Inventory:
+        """Scan, and again after a refusal that may pass: a Pulsar refuses while it moves a topic.
+
+        Raises:
+            BrokerUnreachableError: a cluster does not answer, or refuses.
+            DeployError: an operator must do something.
+        """
+        for _ in range(SCAN_TRIES - 1):
+            try:
+                return await scan()
+            except RequestRefusedError as error:
+                if is_refusal(error, 401, 403):
+                    raise
+                self._say(f"topics cannot be looked for just now; trying again: {_line(error)}")
+                await asyncio.sleep(SCAN_PAUSE_S)
+        return await scan()
 
     async def _look(self) -> Inventory:
         return await inventory(self._source, self._asked.namespaces)

@@ -24,6 +24,7 @@ from magnetar.deploy.migration.policies import (
     permissions_in,
     properties_setting,
     quota_settings,
+    removed_property,
     topic_setting,
 )
 from magnetar.deploy.migration.report import Report
@@ -33,6 +34,7 @@ from magnetar.sdk.wire import TopicName
 
 _OFF: Final = 405
 """HTTP status of a cluster whose topic policies are switched off."""
+_OFF_NOTE: Final = "the source has policies of topics switched off"
 _DISPATCH_RATE: Final = "dispatchRate"
 
 
@@ -44,8 +46,8 @@ class PolicyMove:
         self._target = target
         self._clusters = clusters
         self._report = report
-        self._refused: set[str] = set()
-        """Policies that the source refuses to show, of which the report has a note each."""
+        self._noted: set[str] = set()
+        """Objects that the report has a note of, which is not repeated."""
 
     async def move(self, found: Inventory) -> None:
         """Set and compare everything but messages, topics, schemas and subscriptions.
@@ -61,7 +63,7 @@ class PolicyMove:
             await self._move_properties(plan)
         for plan in found.topics:
             if plan.name.is_persistent and not await self._move_topic(plan):
-                self._report.notes.append("the source has policies of topics switched off")
+                self._note_once(_OFF_NOTE)
                 return
 
     async def _compare_tenant(self, tenant: str, info: dict[str, Any]) -> None:
@@ -87,6 +89,14 @@ class PolicyMove:
         for topic, grants in permissions.topics.items():
             await self._set(_path_of(topic), _role_settings("permissions", grants))
         there = await self._target.get(base) or {}
+        if PROPERTIES in document:
+            known = there.get(PROPERTIES) or {}
+            refusal = await self._remove_properties(
+                namespace, base, document[PROPERTIES] or {}, known, is_topic=False
+            )
+            if refusal is not None:
+                there = await self._target.get(base) or {}
+                refused.setdefault(PROPERTIES, refusal)
         ones = comparable(document, clusters.source)
         others = comparable(there, clusters.target)
         for name in sorted({*ones, *others}):
@@ -132,6 +142,31 @@ class PolicyMove:
         # Not as policies are compared: an empty text is a value.
         self._report.compare(PROPERTIES, name, dict(one), dict(other), detail, same=one == other)
 
+    async def _remove_properties(
+        self,
+        name: str,
+        base: str,
+        wanted: Mapping[str, str],
+        there: Mapping[str, str],
+        *,
+        is_topic: bool,
+    ) -> str | None:
+        """Remove properties that only the target has: the source has dropped them, or the target
+        had them before.
+
+        Returns:
+            The target's reason for refusing, empty if it removed all; None if there are none.
+        """
+        rest = {key: value for key, value in there.items() if key not in wanted}
+        settings = [removed_property(key, is_topic=is_topic) for key in rest]
+        refused = await self._set(base, settings)
+        self._report.notes += [
+            f"{name}: property {key} = {value!r} is removed: the source has none"
+            for key, value in rest.items()
+            if key not in refused
+        ]
+        return next(iter(refused.values()), "") if rest else None
+
     async def _set(self, base: str, settings: Iterable[Setting]) -> dict[str, str]:
         """Set policies; return the target's reasons for refusing some, by name."""
         refused = {}
@@ -147,14 +182,20 @@ class PolicyMove:
     async def _move_properties(self, plan: TopicPlan) -> None:
         """Set the properties of a topic, which may have changed since it was created, and compare
         them."""
-        path = topic_path(plan.name)
+        path, name = topic_path(plan.name), str(plan.name)
+        wanted = plan.properties
         refusal = ""
         there = await self._properties_there(path, plan)
-        if plan.properties and there != plan.properties:
-            refused = await self._set(path, [properties_setting(plan.properties)])
+        if wanted and there != wanted:
+            refused = await self._set(path, [properties_setting(wanted)])
             refusal = refused.get(PROPERTIES, "")
             there = await self._properties_there(path, plan)
-        self._compare_properties(str(plan.name), plan.properties, there, refusal)
+        if plan.tells_properties:
+            kept = await self._remove_properties(name, path, wanted, there, is_topic=True)
+            if kept is not None:
+                refusal = refusal or kept
+                there = await self._properties_there(path, plan)
+        self._compare_properties(name, wanted, there, refusal)
 
     async def _properties_there(self, path: str, plan: TopicPlan) -> dict[str, str]:
         if not plan.partitions:
@@ -181,7 +222,7 @@ class PolicyMove:
                 "topic policy", f"{plan.name} {name}", value, there, refused.get(name, "")
             )
         for name in TOPIC_ONLY_AT_SOURCE:
-            found = await self._optional(f"{path}/{name}")
+            found = await self._optional(f"{path}/{name}", _of_topics(name))
             if found:
                 self._report.compare(
                     "topic policy",
@@ -197,7 +238,7 @@ class PolicyMove:
         """Return the policies that a topic has at the source, by name."""
         found: dict[str, Setting] = {}
         for policy in TOPIC_POLICIES:
-            value = await self._optional(f"{path}/{policy.topic}")
+            value = await self._optional(f"{path}/{policy.topic}", _of_topics(policy.topic))
             setting = topic_setting(policy, value, self._clusters)
             if policy.topic == REPLICATION:
                 what = f"{topic} {REPLICATION}"
@@ -205,7 +246,7 @@ class PolicyMove:
                 self._report.notes += [self._clusters.left_out_note(what, each) for each in missing]
             if setting is not None:
                 found[policy.topic] = setting
-        for quota in quota_settings(await self._optional(f"{path}/{QUOTAS}")):
+        for quota in quota_settings(await self._optional(f"{path}/{QUOTAS}", _of_topics(QUOTAS))):
             found[quota.name] = quota
         return found
 
@@ -216,7 +257,13 @@ class PolicyMove:
             BrokerUnreachableError: one of the clusters does not answer.
         """
         path = f"{topic_path(topic.name)}/{quote(subscription, safe='')}/{_DISPATCH_RATE}"
-        rate = await self._optional(path)
+        try:
+            rate = await self._optional(path, f"{_DISPATCH_RATE} of subscriptions")
+        except RequestRefusedError as error:
+            if not is_refusal(error, _OFF):
+                raise
+            self._note_once(_OFF_NOTE)
+            return
         if not rate:
             return
         name = f"{subscription} {_DISPATCH_RATE}"
@@ -231,9 +278,12 @@ class PolicyMove:
             refused.get(name, ""),
         )
 
-    async def _optional(self, path: str) -> Any:
+    async def _optional(self, path: str, what: str) -> Any:
         """Return the value at a path of the source; None if there is none, or the source does not
         know the path.
+
+        Args:
+            what: name of the policy, for the report.
 
         Raises:
             RequestRefusedError: the source cannot tell now.
@@ -243,13 +293,17 @@ class PolicyMove:
         except RequestRefusedError as error:
             if not is_unsupported(error, 400, 412):
                 raise
-            policy = path.rpartition("/")[2]
-            if policy not in self._refused:
-                self._refused.add(policy)
-                self._report.notes.append(
-                    f"{policy} of topics is not moved, the source refuses it: {error}"
-                )
+            self._note_once(what, f"{what} is not moved, the source refuses it: {error}")
             return None
+
+    def _note_once(self, what: str, note: str = "") -> None:
+        if what not in self._noted:
+            self._noted.add(what)
+            self._report.notes.append(note or what)
+
+
+def _of_topics(policy: str) -> str:
+    return f"{policy} of topics"
 
 
 def _reading(path: str, setting: Setting) -> str:

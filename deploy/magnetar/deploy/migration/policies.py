@@ -11,6 +11,7 @@ Source: pulsar-admin sheet, sections 8.2, 8.3 and 9.4.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from magnetar.broker.http.namespace_json import UNSET
 from magnetar.broker.policies.table import POLICIES, Policy
@@ -171,6 +172,13 @@ def properties_setting(properties: Mapping[str, str]) -> Setting:
     """Return the setting that adds properties to those of a namespace or topic, or replaces
     them."""
     return Setting(PROPERTIES, "PUT", PROPERTIES, dict(properties))
+
+
+def removed_property(key: str, *, is_topic: bool) -> Setting:
+    """Return the setting that removes one property of a topic or namespace."""
+    if is_topic:
+        return Setting(key, "DELETE", PROPERTIES, None, {"key": key})
+    return Setting(key, "DELETE", f"property/{quote(key, safe='')}", None)
 
 
 def is_set(key: str, value: Any) -> bool:

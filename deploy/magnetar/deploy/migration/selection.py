@@ -76,6 +76,8 @@ class TopicPlan:
     partitions: int = 0
     """Number of partitions; 0 if it is not partitioned."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    tells_properties: bool = True
+    """Whether the source tells the properties; if not, they are unknown rather than none."""
 
     @property
     def parts(self) -> Sequence[TopicName]:
@@ -103,6 +105,11 @@ def plain_topics(
         count = partitioned.get(whole)
         if count is None:
             rest.append(text)
+        elif index is None and count > 0:
+            left_over.append(
+                f"topic {text} is not moved: a partitioned topic has the same name; its partitions "
+                "are moved"
+            )
         elif index is not None and int(index[1]) >= count > 0:
             left_over.append(f"topic {text} is not moved: {whole} has {count} partitions only")
     movable, refused = movable_topics(rest)

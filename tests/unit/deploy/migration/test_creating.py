@@ -15,6 +15,8 @@ PROPERTIES = "persistent/public/default/t/properties"
 class Source:
     """A cluster with one topic."""
 
+    server_version = "Pulsar"
+
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {
             "tenants": ["public"],
@@ -49,6 +51,24 @@ async def test_a_release_without_properties_is_read_all_the_same(status: int) ->
     assert await source.topics() == [(TOPIC, {})]
     (note,) = (await source.inventory()).notes
     assert note == f"topic {TOPIC}: its properties are not moved: refused"
+    (plan,) = (await source.inventory()).topics
+    assert not plan.tells_properties
+
+
+@pytest.mark.parametrize(
+    ("server", "shown", "tells"),
+    [("Pulsar", {}, False), ("Pulsar", {"properties": {}}, True), ("Magnetar", {}, True)],
+)
+async def test_absent_properties_of_a_partitioned_topic_may_be_unknown(
+    server: str, shown: dict[str, Any], tells: bool
+) -> None:
+    source = Source()
+    source.server_version = server
+    source.answers["persistent/public/default/partitioned"] = [f"{BASE}parts"]
+    source.answers["persistent/public/default/parts/partitions"] = {"partitions": 2, **shown}
+    found = {str(each.name): each for each in (await source.inventory()).topics}
+    assert found[f"{BASE}parts"].tells_properties == tells
+    assert found[TOPIC].tells_properties
 
 
 @pytest.mark.parametrize("status", [401, 403, 500, 503])

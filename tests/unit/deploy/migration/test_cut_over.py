@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -40,6 +41,8 @@ class Cluster:
         """Statistics of applications' subscriptions, by name."""
         self.missing = ""
         """End of the path of the next request that is answered as if the topic did not exist."""
+        self.gone = "/none/"
+        """In the paths of a topic that does not exist."""
         self.on_ask: Callable[[str], None] = lambda _: None
         """Called with the path of each request, before it is answered."""
 
@@ -47,6 +50,8 @@ class Cluster:
         self.on_ask(path)
         if self.missing and path.endswith(self.missing):
             self.missing = ""
+            return None
+        if self.gone in path:
             return None
         if path.endswith("/internalStats"):
             return {"numberOfEntries": 1}
@@ -87,11 +92,18 @@ class Scene:
         self.said: list[str] = []
         self.found = Inventory(topics=[TopicPlan(TOPIC)])
         self.copies: dict[TopicName, Copy] = {}
+        self.failures = 0
+        """Number of scans, after the first, that fail."""
 
     async def scan(self) -> Inventory:
         """Find topics, and have schemas of all kinds accepted at the target while they are
         copied."""
         assert not any("policies follow" in each for each in self.said), "they are final by now"
+        if self.copies and self.failures:
+            self.failures -= 1
+            raise BrokerUnreachableError("no broker owns it just now")
+        for topic in set(self.copies) - set(self.found.parts):
+            del self.copies[topic]
         for topic in self.found.parts:
             self.copies.setdefault(topic, Copy())
         return self.found
@@ -192,6 +204,34 @@ async def test_a_topic_that_is_created_while_the_cut_over_waits_is_moved() -> No
     assert is_moved_whole(report)
     assert report.entries == 2
     assert report.notes == ["late"]
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+async def test_a_topic_that_is_deleted_while_the_cut_over_waits_is_not_waited_for(
+    failures: int,
+) -> None:
+    """`failures`: number of scans of the waiting cut-over that find no source."""
+    scene = Scene()
+    scene.create_topic()
+    scene.failures = failures
+    scene.source.producers = ["p"]
+
+    def on_ask(path: str) -> None:
+        if scene.source.producers and scene.said:
+            scene.source.producers = []
+            scene.source.gone = "/new/"
+            scene.found = Inventory(topics=[TopicPlan(TOPIC)])
+            scene.copies[NEW].is_idle = False
+            scene.copies[NEW].problem = "topic not found"
+
+    scene.source.on_ask = on_ask
+    async with asyncio.timeout(20):
+        report = await scene.run()
+    assert is_moved_whole(report)
+    assert report.entries == 1
+    told = [each for each in scene.said if each.startswith("waiting for copies")]
+    assert told[0] == f"waiting for copies: {NEW}: topic not found"
+    assert any("no broker owns it" in each for each in scene.said) == bool(failures)
 
 
 async def test_a_topic_that_is_created_before_the_comparison_ends_keeps_messages_held() -> None:

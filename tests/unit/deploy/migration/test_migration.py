@@ -2,11 +2,13 @@ import errno
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from magnetar.deploy.admin_client import RequestRefusedError
 from magnetar.deploy.errors import DataDirectoryError, MigrationDiffersError
 from magnetar.deploy.migration import migration, running
 from magnetar.deploy.migration.migration import Migration
@@ -25,6 +27,7 @@ GONE = TopicName.parse("persistent://public/default/gone%2F or not-partition-0")
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migration, "TICK_S", 0.0)
+    monkeypatch.setattr(migration, "SCAN_PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -50,11 +53,15 @@ class Cluster:
             "persistent/public/default": [str(each) for each in topics],
         }
         self.deleted: list[str] = []
+        self.refusals: list[RequestRefusedError] = []
+        """Answers to the next requests for the list of tenants."""
 
     async def check(self) -> None:
         pass
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        if path == "tenants" and self.refusals:
+            raise self.refusals.pop()
         return self.answers.get(path)
 
     async def create(
@@ -99,6 +106,30 @@ async def test_messages_of_topics_that_are_gone_at_the_source_are_let_go_at_the_
         subscription_path(each, HOLD) for each in (TOPIC, LONG, GONE)
     )
     assert source.deleted == [subscription_path(each, HOLD) for each in (LONG, TOPIC)]
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_passing_refusal_of_the_source_does_not_end_the_command_at_its_start(
+    directory: StateDirectory, is_done: bool
+) -> None:
+    """Pulsar refuses to tell the properties of a topic while no broker owns it."""
+    source, target = Cluster("east"), Cluster("west")
+    found = migration_of(directory, source, target)
+    start = found.let_go if is_done else partial(found.run, is_cut_over=True)
+    source.refusals = [RequestRefusedError("Can't find owner for topic t", 412)] * 2
+    await start()
+    assert not source.refusals
+
+
+@pytest.mark.parametrize(("status", "tries"), [(412, migration.SCAN_TRIES), (401, 1), (403, 1)])
+async def test_a_lasting_refusal_of_the_source_ends_the_command_at_its_start(
+    directory: StateDirectory, status: int, tries: int
+) -> None:
+    source = Cluster("east")
+    source.refusals = [RequestRefusedError("no", status)] * tries
+    with pytest.raises(RequestRefusedError):
+        await migration_of(directory, source, Cluster("west")).run(is_cut_over=True)
+    assert not source.refusals
 
 
 class _KilledError(BaseException):

@@ -1,5 +1,6 @@
 from collections.abc import Mapping
 from typing import Any, cast
+from urllib.parse import unquote
 
 import pytest
 
@@ -40,12 +41,24 @@ class Cluster:
     ) -> None:
         if path in self.refused:
             raise RequestRefusedError(self.reason, self.refused[path])
+        if method == "DELETE":
+            self._remove_property(path, (query or {}).get("key", ""))
+            return
         if method == "PUT" and path.endswith("/properties"):
-            body = self.policies.get(path, {}) | body
             whole = self.policies.get(path.replace("/properties", "/partitions"))
             if whole is not None:
-                whole["properties"] = body
+                whole["properties"] = whole.get("properties", {}) | body
+                return
+            body = self.policies.get(path, {}) | body
         self.policies[path] = body
+
+    def _remove_property(self, path: str, key: str) -> None:
+        base, _, name = path.rpartition("/property/")
+        if base:
+            del self.policies[base]["properties"][unquote(name)]
+            return
+        whole = self.policies.get(path.replace("/properties", "/partitions"))
+        del (self.policies[path] if whole is None else whole["properties"])[key]
 
 
 async def move(source: Cluster, target: Cluster, *plans: TopicPlan) -> Report:
@@ -106,6 +119,36 @@ async def test_switched_off_policies_of_topics_are_a_note() -> None:
     assert report.notes == ["the source has policies of topics switched off"]
 
 
+RATE = "persistent/public/default/t/s/dispatchRate"
+
+
+def subscription_mover(source: Cluster, report: Report) -> PolicyMove:
+    return PolicyMove(cast(Side, source), cast(Side, Cluster()), CLUSTERS, report)
+
+
+async def test_switched_off_policies_of_topics_do_not_end_the_move_of_subscriptions() -> None:
+    source, report = Cluster(), Report()
+    source.refused = {RATE: 405, MAX_PRODUCERS: 405}
+    mover = subscription_mover(source, report)
+    await mover.move_subscription_rate(TopicPlan(TOPIC), "s")
+    await mover.move(Inventory(topics=[TopicPlan(TOPIC)]))
+    assert report.notes == ["the source has policies of topics switched off"]
+    assert not report.differs()
+
+
+async def test_a_rate_of_subscriptions_that_the_source_does_not_know_is_a_note_of_its_own() -> None:
+    source, report = Cluster(), Report()
+    source.refused = {RATE: 412, RATE.replace("/s/", "/u/"): 412, RATE.replace("/s/", "/"): 412}
+    mover = subscription_mover(source, report)
+    for subscription in "su":
+        await mover.move_subscription_rate(TopicPlan(TOPIC), subscription)
+    await mover.move(Inventory(topics=[TopicPlan(TOPIC)]))
+    assert report.notes == [
+        "dispatchRate of subscriptions is not moved, the source refuses it: refused",
+        "dispatchRate of topics is not moved, the source refuses it: refused",
+    ]
+
+
 async def test_properties_that_changed_at_the_source_meanwhile_are_set_at_the_target() -> None:
     target = Cluster()
     target.policies[PROPERTIES] = {"owner": "sales", "kept": "yes"}
@@ -123,12 +166,48 @@ async def test_the_properties_of_a_partitioned_topic_are_set_and_compared() -> N
     assert not report.differs()
 
 
-async def test_properties_that_only_the_target_has_are_a_difference() -> None:
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_properties_that_the_source_has_dropped_are_removed_at_the_target(
+    partitions: int,
+) -> None:
+    """They may have been set at the creation of the topic."""
+    target = Cluster()
+    there = {"owner": "sales", "a/b": ""}
+    if partitions:
+        target.policies[PARTITIONS] = {"partitions": partitions, "properties": there}
+    else:
+        target.policies[PROPERTIES] = there
+    report = await move(Cluster(), target, TopicPlan(TOPIC, partitions, {"owner": "sales"}))
+    whole = target.policies.get(PARTITIONS, {}).get("properties")
+    assert (whole if partitions else target.policies[PROPERTIES]) == {"owner": "sales"}
+    assert not report.differs()
+    assert report.notes == [f"{TOPIC}: property a/b = '' is removed: the source has none"]
+
+
+async def test_properties_that_the_source_does_not_tell_are_not_removed_at_the_target() -> None:
     target = Cluster()
     target.policies[PROPERTIES] = {"owner": "sales"}
-    (found,) = (await move(Cluster(), target)).differences
-    assert (found.kind, found.name) == ("properties", str(TOPIC))
+    target.policies[NAMESPACE] = {"properties": {"owner": "sales"}}
+    plan = TopicPlan(TOPIC, tells_properties=False)
+    report = Report()
+    mover = PolicyMove(cast(Side, Cluster()), cast(Side, target), CLUSTERS, report)
+    await mover.move(Inventory(namespaces={"public/default": {}}, topics=[plan]))
+    assert [(each.name, each.source, each.target) for each in report.differences] == [
+        ("public/default", {}, {"owner": "sales"}),
+        (str(TOPIC), {}, {"owner": "sales"}),
+    ]
+
+
+async def test_properties_that_cannot_be_removed_at_the_target_are_a_difference() -> None:
+    target = Cluster()
+    target.refused = {PROPERTIES: 500}
+    target.reason = "no"
+    target.policies[PARTITIONS] = {"partitions": 2, "properties": {"owner": "sales"}}
+    report = await move(Cluster(), target, TopicPlan(TOPIC, 2))
+    (found,) = report.differences
+    assert (found.kind, found.name, found.detail) == ("properties", str(TOPIC), "no")
     assert (found.source, found.target) == ({}, {"owner": "sales"})
+    assert report.notes == []
 
 
 async def test_properties_that_the_target_refuses_are_a_difference() -> None:
@@ -141,20 +220,17 @@ async def test_properties_that_the_target_refuses_are_a_difference() -> None:
     assert (found.kind, found.detail) == ("properties", "no such path")
 
 
-async def test_the_properties_of_a_namespace_are_set_and_compared() -> None:
+async def test_the_properties_of_a_namespace_are_set_and_removed() -> None:
     """The namespace may have existed at the target, or its properties changed at the source."""
     target, report = Cluster(), Report()
-    target.policies[NAMESPACE] = {"properties": {"only": "there"}}
+    target.policies[NAMESPACE] = {"properties": {"a b?": "x", "owner": "sales"}}
     mover = PolicyMove(cast(Side, Cluster()), cast(Side, target), CLUSTERS, report)
     document = {"properties": {"owner": "sales"}}
     await mover.move(Inventory(namespaces={"public/default": document}))
     assert target.policies[f"{NAMESPACE}/properties"] == {"owner": "sales"}
-    (found,) = report.differences
-    assert (found.kind, found.name, found.target) == (
-        "properties",
-        "public/default",
-        {"only": "there"},
-    )
+    assert target.policies[NAMESPACE]["properties"] == {"owner": "sales"}
+    assert not report.differs()
+    assert report.notes == ["public/default: property a b? = 'x' is removed: the source has none"]
 
 
 async def move_clusters(target: Cluster, **document: list[str]) -> Report:

@@ -49,6 +49,15 @@ def test_topics_are_plain_if_they_are_no_partitions_and_no_system_topics() -> No
     assert "lone-partition-3" in refused[1]
 
 
+def test_a_plain_topic_with_the_name_of_a_partitioned_one_is_told() -> None:
+    name = "persistent://public/default/x"
+    found, refused = plain_topics([name, f"{name}-partition-0"], {name: 1})
+    assert found == []
+    (line,) = refused
+    assert line.startswith(f"topic {name} is not moved: ")
+    assert plain_topics([name], {name: 0}) == ([], []), "there is a note about the whole topic"
+
+
 def test_a_topic_has_its_messages_in_its_partitions() -> None:
     name = TopicName.parse("parts")
     assert [str(each) for each in TopicPlan(name, 2).parts] == [

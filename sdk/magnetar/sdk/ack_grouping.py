@@ -217,9 +217,11 @@ class AckGrouping:
     def begun_before(self, last: MessageId) -> tuple[int, int] | None:
         """Return the first chunk of the oldest message that began before `last`, and ends behind it
         or is not complete yet; None if there is none."""
+        incomplete = self.first_incomplete()
+        if incomplete is None and not self._chunks:
+            return None  # nearly always
         place = (last.ledger_id, last.entry_id)
         begun = [others[0] for end, others in self._chunks.items() if others[0] <= place < end]
-        incomplete = self.first_incomplete()
         if incomplete is not None and incomplete <= place:
             begun.append(incomplete)
         return min(begun, default=None)

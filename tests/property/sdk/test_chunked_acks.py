@@ -151,7 +151,7 @@ def test_a_reader_gets_everything_once_however_often_it_attaches(
 
 
 def attach_again(queue: ReceiverQueue, scene: Scene, log: Log) -> None:
-    """As `ConsumerAttachment` does."""
+    """Attach a reader again: the broker sends from the place to resume at."""
     last, begin = queue.last_taken, 0
     if last is not None:
         start = scene.acks.resume_id(last)

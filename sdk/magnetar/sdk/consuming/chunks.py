@@ -138,8 +138,9 @@ class ChunkAssembly:
     def first_incomplete(self) -> EntryKey | None:
         """The first chunk of the oldest incomplete message, even if it is to be redelivered first;
         None if there is none. Only for deliveries in order."""
-        begun = [each.entries[0] for each in self._incomplete.values()]
-        return min(begun + self._awaited, default=None)
+        if not self.is_under_way:
+            return None
+        return min([*(each.entries[0] for each in self._incomplete.values()), *self._awaited])
 
     def pass_entry(self, entry: EntryKey) -> None:
         """Record that an entry is opened: messages awaited before it are acknowledged or trimmed,

@@ -5,17 +5,19 @@ async with WebSocketClient("ws://localhost:8080") as client:
     await producer.send(b"hello")
 
 The WebSocket interface has no batches, schemas, seek or cumulative acknowledgement, so neither has
-this client.
+this client. It refuses settings that the interface cannot express: a producer that is to encrypt
+must not send plain text. Settings that only tune the binary protocol are left to the server.
 """
 
 import asyncio
 import random as random_module
+from dataclasses import fields
 from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from magnetar.sdk.closing import Closing
-from magnetar.sdk.errors import AlreadyClosedError, InvalidUrlError
+from magnetar.sdk.errors import AlreadyClosedError, InvalidUrlError, NotSupportedError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.ports import Clock, SystemClock
 from magnetar.sdk.settings import (
@@ -31,6 +33,57 @@ from magnetar.sdk.web_socket.producer import WebSocketProducer
 from magnetar.sdk.wire.topic_name import TopicName
 
 S = TypeVar("S", WebSocketProducer, WebSocketConsumer, WebSocketReader)
+
+_PRODUCER_SETTINGS = frozenset(
+    {
+        "name",
+        "initial_sequence_id",
+        "batching",
+        "batch_messages_max",
+        "batch_delay_ms",
+        "pending_messages_max",
+        "send_timeout_ms",
+        "compression",
+        # Left to the server, or bounded by `pending_messages_max`:
+        "batch_bytes_max",
+        "pending_bytes_max",
+        "partitions_refresh_ms",
+        "lazy_partitions",
+    }
+)
+_CONSUMER_SETTINGS = frozenset(
+    {
+        "name",
+        "subscription_type",
+        "initial_position",
+        "durable",
+        "receiver_queue_messages",
+        "nack_delay_ms",
+        "ack_timeout_ms",
+        "dead_letters",
+        "priority_level",
+        # Left to the server, which also acknowledges messages of a batch singly:
+        "receiver_queue_messages_total",
+        "ack_group_ms",
+        "ack_group_max",
+        "batch_index_ack",
+        "topics_update_ms",
+        "verify_checksum",
+        # Of calls that this client does not have:
+        "batch_receive",
+        "handover_ms",
+    }
+)
+_READER_SETTINGS = frozenset(
+    {
+        "name",
+        "receiver_queue_messages",
+        # Left to the server:
+        "receiver_queue_messages_total",
+        "topics_update_ms",
+        "verify_checksum",
+    }
+)
 
 
 class WebSocketClient(Closing):
@@ -76,13 +129,14 @@ class WebSocketClient(Closing):
 
         Raises:
             TopicNameError
+            NotSupportedError: a setting that the WebSocket interface does not have.
             ServiceError: the broker refused.
             BrokerUnavailableError, and others.
         """
         name = self._parse(topic)
-        return await self._start(
-            WebSocketProducer(self._context, name, settings or ProducerSettings())
-        )
+        chosen = settings or ProducerSettings()
+        _check_supported(f"producer of {name}", chosen, _PRODUCER_SETTINGS)
+        return await self._start(WebSocketProducer(self._context, name, chosen))
 
     async def consumer(
         self, topic: str, subscription: str, settings: ConsumerSettings | None = None
@@ -94,6 +148,7 @@ class WebSocketClient(Closing):
         """
         name = self._parse(topic)
         chosen = settings or ConsumerSettings()
+        _check_supported(f"consumer of {name}", chosen, _CONSUMER_SETTINGS)
         return await self._start(WebSocketConsumer(self._context, name, subscription, chosen))
 
     async def reader(
@@ -109,6 +164,7 @@ class WebSocketClient(Closing):
         """
         name = self._parse(topic)
         chosen = settings or ReaderSettings()
+        _check_supported(f"reader of {name}", chosen, _READER_SETTINGS)
         return await self._start(WebSocketReader(self._context, name, start, chosen))
 
     async def close(self) -> None:
@@ -129,3 +185,27 @@ class WebSocketClient(Closing):
         if self._closed:
             raise AlreadyClosedError("the client is closed")
         return TopicName.parse(topic)
+
+
+def _check_supported(
+    what: str,
+    settings: ProducerSettings | ConsumerSettings | ReaderSettings,
+    supported: frozenset[str],
+) -> None:
+    """Check that all other settings have their defaults.
+
+    Raises:
+        NotSupportedError
+    """
+    default = type(settings)()
+    refused = [
+        each.name
+        for each in fields(settings)
+        if each.name not in supported
+        and getattr(settings, each.name) != getattr(default, each.name)
+    ]
+    if refused:
+        raise NotSupportedError(
+            f"{what}: not supported over WebSocket: {', '.join(refused)}; leave these settings "
+            "out, or use magnetar.sdk.Client"
+        )

@@ -19,7 +19,7 @@ SHARED = replace(EXCLUSIVE, subscription_type=SubscriptionType.SHARED)
 
 @pytest.fixture
 def loop() -> Iterator[SimLoop]:
-    loop = SimLoop()
+    loop = SimLoop()  # type: ignore[abstract]  # no sockets, signals, subprocesses
     yield loop
     loop.close()
 

@@ -56,9 +56,8 @@ class Topics:
         self._store, self._policies = store, policies
         self._topics_max = settings.topics_max
         self._table = TopicTable()
-        self.partitioned = PartitionedTopics(
-            store, partitions_max=settings.partitions_max, clock=clock
-        )
+        partitions_max = settings.partitions_max
+        self.partitioned = PartitionedTopics(store, partitions_max=partitions_max, clock=clock)
         self.scalable = ScalableTopics(
             store,
             self.partitioned,

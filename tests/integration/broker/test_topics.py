@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.broker.base.errors import TopicNotFoundError
+from magnetar.broker.base.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.base.naming import log_path, topic_of
+from magnetar.broker.cluster.ownership import Tenure
 from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.log import ManagedLog
+from magnetar.ledger.managed_log.log_list import LogList
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.wire import BaseCommand, TopicName, parse_topic_name
@@ -259,6 +261,42 @@ async def test_who_heard_that_a_topic_exists_waits_for_its_deletion_and_hears_th
             await deleting
             with pytest.raises(TopicNotFoundError):
                 await late
+
+
+async def test_a_load_that_goes_on_after_its_lease_was_given_up_leaves_the_next_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session still holds: only the lease is gone."""
+    name = parse_topic_name(TOPIC)
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster) as one,
+        broker_on(cluster, seed=4) as two,
+    ):
+        topics = one.services.topics
+        load = LogList.load
+        is_late = True
+
+        async def late(self: LogList, *, may_create: bool = True) -> None:
+            nonlocal is_late
+            if is_late:
+                is_late = False
+                topics.ends.drop([name], "its bundle was not unloaded in time")
+                monkeypatch.setattr(topics._loader._ownership, "acquire", lost)
+                await two.services.topics.get(name)
+            await load(self, may_create=may_create)
+
+        async def lost(_topic: TopicName, *, timeout_s: float) -> Tenure:
+            raise ServiceNotReadyError("another broker serves it")
+
+        monkeypatch.setattr(LogList, "load", late)
+        with pytest.raises(ServiceNotReadyError):
+            await topics.get(name)
+        client = await WireClient.open(two.port)
+        await client.produce(TOPIC)
+        await client.publish_ok(0)
+        assert two.services.topics.fenced == 0
+        await client.close()
 
 
 async def test_a_topic_with_transactions_is_dropped_once_and_served_again(tmp_path: Path) -> None:

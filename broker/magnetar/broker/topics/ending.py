@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from magnetar.broker.base.settings.broker import BrokerSettings
-from magnetar.broker.cluster.ownership import Destination
+from magnetar.broker.cluster.ownership import Destination, Tenure
 from magnetar.broker.topic import Topic
 from magnetar.broker.topics.table import Closing, ServedLog, TopicTable
 from magnetar.cursors import CursorError, CursorUnavailableError
@@ -58,10 +58,15 @@ class TopicEnds:
             reason = "was taken over while it was loaded"
             log.abandon(f"it {reason}")
             raise LogFencedError(f"{topic.name} {reason}")
-        if topic.name in self._table.unwanted or not topic.tenure.holds():
+        if not self.is_wanted(topic.name, topic.tenure):
             reason = "was lost while it was loaded"
             log.abandon(f"the lease {reason}")
             raise LogFencedError(f"the lease of {topic.name} {reason}")
+
+    def is_wanted(self, name: TopicName, tenure: Tenure) -> bool:
+        """Whether a topic that is being opened may still be this broker's: its next owner is left
+        alone."""
+        return name not in self._table.unwanted and tenure.holds()
 
     # Handing over
 

@@ -144,7 +144,7 @@ class TopicOpener:
             ),
             clock=self._clock,
             random=self._random,
-            may_own=tenure.holds,
+            may_own=partial(self._ends.is_wanted, name, tenure),
         )
         await self._check_alone(name, log)
         if is_marked(log.properties):

@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.broker.base.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.base.naming import log_path, topic_of
+from magnetar.broker.broker import Broker
 from magnetar.broker.cluster.ownership import Tenure
 from magnetar.ledger.errors import LogFencedError
 from magnetar.ledger.log import ManagedLog
@@ -206,10 +207,11 @@ async def test_a_topic_is_loaded_once_even_if_somebody_hears_late_that_it_may_be
         check = topics.creation.check
         is_asked, answer = asyncio.Event(), asyncio.Event()
 
-        async def check_slowly(name: TopicName, *, may_create: bool) -> None:
-            await check(name, may_create=may_create)
+        async def check_slowly(name: TopicName, *, may_create: bool) -> bool:
+            found = await check(name, may_create=may_create)
             is_asked.set()
             await answer.wait()
+            return found
 
         topics.creation.check = check_slowly  # type: ignore[method-assign]
         slow = asyncio.ensure_future(topics.get(name))
@@ -236,10 +238,11 @@ async def test_who_heard_that_a_topic_exists_waits_for_its_deletion_and_hears_th
             is_asked, answer = asyncio.Event(), asyncio.Event()
             is_marked, go_on = asyncio.Event(), asyncio.Event()
 
-            async def check_slowly(name: TopicName, *, may_create: bool) -> None:
-                await check(name, may_create=may_create)
+            async def check_slowly(name: TopicName, *, may_create: bool) -> bool:
+                found = await check(name, may_create=may_create)
                 is_asked.set()
                 await answer.wait()
+                return found
 
             async def finish_slowly(name: TopicName, may_own: Callable[[], bool]) -> None:
                 is_marked.set()
@@ -261,6 +264,82 @@ async def test_who_heard_that_a_topic_exists_waits_for_its_deletion_and_hears_th
             await deleting
             with pytest.raises(TopicNotFoundError):
                 await late
+
+
+class LaterClock(SystemClock):
+    """`later_s` have passed."""
+
+    later_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.later_s
+
+
+async def _delete_while_the_lease_is_awaited(
+    owner: Broker, waiting: Broker, name: TopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have the former owner delete a topic when another broker has found it, and waits for the
+    lease."""
+    ownership = waiting.services.topics._loader._ownership
+    acquire = ownership.acquire
+
+    async def acquire_late(topic: TopicName, *, timeout_s: float) -> Tenure:
+        if topic == name:
+            monkeypatch.setattr(ownership, "acquire", acquire)
+            removal = owner.services.topics.removal
+            await removal.delete(name, is_forced=True)
+            if name.partition_index >= 0:
+                await owner.services.topics.partitioned.mark_deleted(name.partitioned)
+                await owner.services.topics.partitioned.forget(name.partitioned)
+        return await acquire(topic, timeout_s=timeout_s)
+
+    monkeypatch.setattr(ownership, "acquire", acquire_late)
+
+
+@pytest.mark.parametrize("is_auto", [False, True])
+async def test_a_topic_that_is_deleted_while_its_next_owner_waits_does_not_come_back_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_auto: bool
+) -> None:
+    name = parse_topic_name(TOPIC)
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster) as one,
+        broker_on(cluster, seed=4, auto_topic_creation=is_auto) as two,
+    ):
+        await one.services.topics.get(name)
+        await _delete_while_the_lease_is_awaited(one, two, name, monkeypatch)
+        if is_auto:  # It is created for the client that asks for it, like any other.
+            assert await two.services.topics.get(name)
+            return
+        with pytest.raises(TopicNotFoundError, match="automatic topic creation is off"):
+            await two.services.topics.get(name)
+        assert await cluster.store.exists(log_path(name)) is None
+
+
+async def test_a_partition_whose_topic_is_deleted_during_a_long_wait_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a partition only the record is asked for at first."""
+    whole = parse_topic_name("persistent://public/default/whole")
+    name = whole.partition(0)
+    clock = LaterClock()
+    async with (
+        cluster_of(1, tmp_path) as cluster,
+        broker_on(cluster) as one,
+        broker_on(cluster, seed=4, clock=clock, auto_topic_creation=False) as two,
+    ):
+        await one.services.topics.partitioned.create(whole, 1)
+        await _delete_while_the_lease_is_awaited(one, two, name, monkeypatch)
+        acquire = two.services.topics._loader._ownership.acquire
+
+        async def acquire_long(topic: TopicName, *, timeout_s: float) -> Tenure:
+            clock.later_s += 2
+            return await acquire(topic, timeout_s=timeout_s)
+
+        monkeypatch.setattr(two.services.topics._loader._ownership, "acquire", acquire_long)
+        with pytest.raises(TopicNotFoundError):
+            await two.services.topics.get(name)
+        assert await cluster.store.exists(log_path(name)) is None
 
 
 async def test_a_load_that_goes_on_after_its_lease_was_given_up_leaves_the_next_owner_alone(

@@ -178,10 +178,11 @@ class TopicCreation:
         self._exists = exists
         self._names = names
 
-    async def check(self, name: TopicName, *, may_create: bool) -> None:
+    async def check(self, name: TopicName, *, may_create: bool) -> bool:
         """Refuse a topic that does not exist and must not be created, or a name that is no topic's.
 
-        `may_create`: whether the request allows creation.
+        Return whether it has a log, as far as that was found out. A partition or a segment exists
+        without one. `may_create`: whether the request allows creation.
 
         Raises:
             TopicNotFoundError: it does not exist; the text says why it is not created.
@@ -191,10 +192,11 @@ class TopicCreation:
         """
         await self._policies.check_namespace(name.namespace_name)
         if name.is_segment:
-            await self._check_segment(name)
-            return
-        if await self._partitioned.is_partition(name) or await self._exists(name):
-            return
+            return await self._check_segment(name)
+        if await self._partitioned.is_partition(name):
+            return False
+        if await self._exists(name):
+            return True
         record = await self._find_whole(name)
         if record is not None:
             raise PartitionedTopicError(
@@ -204,11 +206,12 @@ class TopicCreation:
         limit = (await self._policies.of_namespace(name.namespace_name)).max_topics
         if not limit or not name.is_persistent:
             await self.check_room(name.namespace_name, 1)
-            return
+            return False
         async with self.turn(name.namespace_name):
             if not await self._exists(name):
                 await self.check_room(name.namespace_name, 1)
                 await self._partitioned.create_log(name)
+        return True
 
     async def partitions_of(self, name: TopicName, *, may_create: bool) -> int:
         """Return how many partitions a topic has, 0: it is not partitioned; create them if need be.
@@ -238,8 +241,9 @@ class TopicCreation:
             record = await self._partitioned.ensure(name, policies.auto_topic_creation.partitions)
         return record.partitions
 
-    async def _check_segment(self, name: TopicName) -> None:
-        """Refuse a segment that its topic does not have.
+    async def _check_segment(self, name: TopicName) -> bool:
+        """Refuse a segment that its topic does not have. Return whether it has a log, as far as
+        that was found out.
 
         A segment of a deleted topic, or one whose log is deleted, must not come back because a
         client still knows it.
@@ -247,10 +251,11 @@ class TopicCreation:
         scalable = self._scalable
         found = await scalable.segment(name) if scalable is not None else None
         if found is not None and not found.is_sealed:
-            return
+            return False
         is_known = found is not None or (scalable is not None and await scalable.is_pruned(name))
         if not is_known or not await self._exists(name):
             raise TopicNotFoundError(f"{name} does not exist")
+        return True
 
     async def have_scalable(self, name: TopicName, *, may_create: bool) -> None:
         """Ensure that a scalable topic exists, by its `persistent://` name; a new one has one

@@ -7,9 +7,14 @@ of the protocol sheet's appendix C).
 A topic may be opened ahead of its use, such as the children of a split. No client gets it before it
 may be used. The first request after that brings it forward, with the subscriptions that were
 created in the store meanwhile.
+
+A load may wait for the lease, and the former owner may delete the topic meanwhile. A topic that
+existed when the load began is not created by it, and a topic that need not have a log yet is
+looked for again after a wait. Otherwise a deleted topic would come back.
 """
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -29,11 +34,30 @@ from magnetar.broker.topics.opening import TopicOpener
 from magnetar.broker.topics.removal import TopicRemoval
 from magnetar.broker.topics.table import TopicTable
 from magnetar.cursors import CursorError
-from magnetar.ledger.errors import LedgerError, LogFencedError
+from magnetar.ledger.errors import LedgerError, LogFencedError, NoSuchLogError
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
 
 _log = structlog.get_logger()
+
+
+_CHECK_S_MAX = 1.0
+"""Age of a check for existence, in seconds, after which it is repeated."""
+
+
+class _StaleLoadError(ServiceNotReadyError):
+    """What was found before the load does not hold any more: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a load was begun for."""
+
+    must_exist: bool
+    """Whether the topic had a log when the load began."""
+    may_create: bool
+    checked_s: float
+    is_ahead: bool = False
 
 
 class TopicLoader:
@@ -94,7 +118,8 @@ class TopicLoader:
             raise ServiceNotReadyError("the broker is stopping")
         is_here = name in table.served or name in table.loading or name in table.closing
         if not is_here and self._removal.held(name) is None:
-            await asyncio.shield(self._start(name, is_ahead=True))
+            ahead = _Load(False, False, self._clock.monotonic_s(), is_ahead=True)
+            await asyncio.shield(self._start(name, ahead))
 
     def _deadline_s(self) -> float:
         return self._clock.monotonic_s() + self._settings.topic_load_timeout_ms / 1000
@@ -107,6 +132,7 @@ class TopicLoader:
 
     async def _get(self, name: TopicName, deadline_s: float, *, may_create: bool) -> Topic:
         table = self._table
+        load = _Load(False, may_create, self._clock.monotonic_s())
         await self._policies.check_namespace(name.namespace_name)
         while True:
             topic = table.usable(name)
@@ -125,18 +151,24 @@ class TopicLoader:
                     # Without the store, this broker cannot tell what exists, only which broker owns
                     # the topic.
                     await self._ownership.acquire(name, timeout_s=self._left_s(deadline_s))
-                await self._creation.check(name, may_create=may_create)
+                checked_s = self._clock.monotonic_s()
+                must_exist = await self._creation.check(name, may_create=may_create)
+                load = _Load(must_exist, may_create, checked_s)
                 if name in table.closing or table.usable(name) is not None:
                     continue  # A task that was notified sooner has loaded it meanwhile.
                 if self._removal.held(name) is not None:
                     continue  # Or is deleting it.
-            loading = self._start(name)
+            loading = self._start(name, load)
             # Not `shield`, which does not suspend if the task is done. A load is forgotten a turn
             # after its end, and until then a topic opened ahead can be neither used nor loaded.
             await asyncio.wait([loading])
-            loading.result()
+            try:
+                loading.result()
+            except _StaleLoadError:
+                if self._is_over(deadline_s):
+                    raise
 
-    def _start(self, name: TopicName, *, is_ahead: bool = False) -> "asyncio.Task[Topic]":
+    def _start(self, name: TopicName, load: _Load) -> "asyncio.Task[Topic]":
         table = self._table
         loading = table.loading.get(name)
         if loading is None:
@@ -146,7 +178,7 @@ class TopicLoader:
                     f"the broker serves {len(table.served)} topics, which is its limit"
                 )
             loading = asyncio.get_running_loop().create_task(
-                self._load(name, is_ahead=is_ahead), name=f"load-{name}"
+                self._load(name, load), name=f"load-{name}"
             )
             table.loading[name] = loading
             loading.add_done_callback(partial(self._ended, name))
@@ -163,12 +195,12 @@ class TopicLoader:
             self.failed_loads += 1
             _log.warning("topic_not_loaded", topic=str(name), error=str(error))
 
-    async def _load(self, name: TopicName, *, is_ahead: bool) -> Topic:
+    async def _load(self, name: TopicName, load: _Load) -> Topic:
         started_s = self._clock.monotonic_s()
         deadline_s = self._deadline_s()
         while True:
             try:
-                topic = await self._try_load(name, deadline_s, is_ahead=is_ahead)
+                topic = await self._try_load(name, deadline_s, load)
             except (LedgerError, CursorError, BrokerPersistenceError) as error:
                 # Losing a race for the log is no reason to give up: the winner may be gone by now.
                 may_pass = getattr(error, "retryable", False) or isinstance(error, LogFencedError)
@@ -179,14 +211,14 @@ class TopicLoader:
                 await asyncio.sleep(self._settings.topic_load_retry_ms / 1000)
             else:
                 _log.info(
-                    "topic_opened_ahead" if is_ahead else "topic_loaded",
+                    "topic_opened_ahead" if load.is_ahead else "topic_loaded",
                     topic=str(name),
                     subscriptions=len(topic.subscriptions),
                     milliseconds=round((self._clock.monotonic_s() - started_s) * 1000),
                 )
                 return topic
 
-    async def _try_load(self, name: TopicName, deadline_s: float, *, is_ahead: bool) -> Topic:
+    async def _try_load(self, name: TopicName, deadline_s: float, load: _Load) -> Topic:
         ahead = self._table.served.get(name)
         if ahead is not None and not ahead.is_closed:
             await self._bring_forward(ahead)
@@ -196,13 +228,30 @@ class TopicLoader:
         async with self._at_once:
             if not tenure.holds():
                 raise LogFencedError(f"the lease of {name} was lost while it waited to be loaded")
+            must_exist = await self._must_exist(name, load)
             policies = await self._policies.of(name)
-            topic, log = await self._opener.open(name, tenure, policies)
-            self._table.serve(topic, log, is_ahead=is_ahead)
+            try:
+                topic, log = await self._opener.open(name, tenure, policies, must_exist=must_exist)
+            except NoSuchLogError as error:
+                raise _StaleLoadError(f"{name} was deleted while it was loaded") from error
+            self._table.serve(topic, log, is_ahead=load.is_ahead)
         topic.apply_policies(self._policies.known(name))  # They may have changed meanwhile.
-        if is_ahead:
+        if load.is_ahead:
             log.prepare()
         return topic
+
+    async def _must_exist(self, name: TopicName, load: _Load) -> bool:
+        """Return whether the topic must have a log; look again if the last look is long ago.
+
+        Raises:
+            _StaleLoadError: it was to be opened ahead, and may not be coming any more.
+            As `TopicCreation.check`.
+        """
+        if load.must_exist or self._clock.monotonic_s() - load.checked_s < _CHECK_S_MAX:
+            return load.must_exist
+        if load.is_ahead:
+            raise _StaleLoadError(f"{name} was not opened ahead in time")
+        return await self._creation.check(name, may_create=load.may_create)
 
     async def _bring_forward(self, topic: Topic) -> None:
         """Make a topic usable that was opened ahead.

@@ -120,11 +120,12 @@ class TopicOpener:
         )
 
     async def open(
-        self, name: TopicName, tenure: Tenure, policies: Policies
+        self, name: TopicName, tenure: Tenure, policies: Policies, *, must_exist: bool = False
     ) -> tuple[Topic, ServedLog]:
         """Open a topic and return it with its log; the caller registers it.
 
         Raises:
+            NoSuchLogError: the topic has no log, and `must_exist` is set.
             ServiceNotReadyError: the topic was being deleted; the deletion is now complete.
             PartitionedTopicError: a partitioned topic of that name exists.
             LedgerError, CursorError, BrokerPersistenceError: `retryable` tells whether it may pass.
@@ -144,6 +145,7 @@ class TopicOpener:
             ),
             clock=self._clock,
             random=self._random,
+            must_exist=must_exist,
             may_own=partial(self._ends.is_wanted, name, tenure),
         )
         await self._check_alone(name, log)

@@ -120,7 +120,11 @@ class LogList:
             MetadataError
         """
         cell = self._cell()
-        found = (await cell.have(self._metadata.to_json()))[0] if may_create else await cell.read()
+        found = (
+            (await cell.have(self._metadata.to_json()))[0]
+            if may_create
+            else await cell.read(is_sure=True)
+        )
         if found is None or found.value is None:
             raise NoSuchLogError(f"{self._path}: there is no log; create it, or check the path")
         self._adopt_node(Versioned(found.value, found.version))

@@ -2,7 +2,9 @@
 
 A definition is first written to a ledger of its own; then the topic's record names it. That write
 compares versions. So if two brokers register a schema at once, one of them reads again and finds
-the schema that the other one stored. Records are never cached, because any broker may change them.
+the schema that the other one stored. The record is read again after the ledger is written: a topic
+that was deleted and created anew in that time has a record of the same version, with ledgers of its
+own. Records are never cached, because any broker may change them.
 
 Topics without schemas cost nothing here until the first request.
 """
@@ -40,6 +42,10 @@ from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
 
 _CHANGES_TRIED = 10
+
+
+class _LedgerWrittenError(Exception):
+    """A ledger was written since the record was read."""
 
 
 class SchemaRegistry:
@@ -204,14 +210,9 @@ class SchemaRegistry:
                 version = record.next_version
                 now_ms = self._clock.wall_ms()
                 if written == NO_LEDGER:
-                    content = SchemaEntry(
-                        version=version,
-                        timestamp_ms=now_ms,
-                        type=schema.type,
-                        data=schema.data,
-                        properties=dict(schema.properties),
-                    )
+                    content = _content(schema, version, now_ms)
                     written = await self._ledgers.write(path, content, policies)
+                    raise _LedgerWrittenError
                 entry = IndexEntry(
                     version=version,
                     timestamp_ms=now_ms,
@@ -223,7 +224,10 @@ class SchemaRegistry:
 
             try:
                 known = await self._read_for(topic, definition)
-                await self._change(path, with_it, known=known, on_doubt=on_doubt)
+                try:
+                    await self._change(path, with_it, known=known, on_doubt=on_doubt)
+                except _LedgerWrittenError:
+                    await self._change(path, with_it, on_doubt=on_doubt)
                 return version
             except ContendedError as error:
                 is_named = False
@@ -426,6 +430,16 @@ class SchemaRegistry:
         if lock is None:
             lock = self._changing[path] = asyncio.Lock()
         return lock
+
+
+def _content(schema: SchemaData, version: int, now_ms: int) -> SchemaEntry:
+    return SchemaEntry(
+        version=version,
+        timestamp_ms=now_ms,
+        type=schema.type,
+        data=schema.data,
+        properties=dict(schema.properties),
+    )
 
 
 def _contended(path: str) -> BrokerMetadataError:

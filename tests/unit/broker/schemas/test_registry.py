@@ -292,3 +292,28 @@ async def test_a_namespace_that_goes_and_a_topic_that_goes_take_their_schemas_al
     await registry.remove_namespace("public/default")
     assert list(brokers.nodes.nodes) == ["/schemas/public/other/topic"]
     assert len(brokers.ledgers.ledgers) == 1
+
+
+async def test_a_record_that_was_made_anew_while_a_ledger_was_written_keeps_its_schemas() -> None:
+    """The new record has the version of the former one, and names other ledgers."""
+    brokers = Brokers()
+    registry, other = brokers.registry(), brokers.registry()
+    await registry.put(TOPIC, avro("a"), ANY)
+    create = brokers.ledgers.create
+    is_late = True
+
+    async def late(**fields: object) -> Any:
+        nonlocal is_late
+        if is_late:
+            is_late = False
+            await other.remove(TOPIC)
+            assert await other.put(TOPIC, avro("b"), ANY) == 0
+        return await create(**fields)
+
+    brokers.ledgers.create = late  # type: ignore[method-assign]
+    assert await registry.put(TOPIC, avro("c"), ANY) == 1
+    assert [each.schema.data for each in await registry.versions(TOPIC)] == [
+        avro("b").data,
+        avro("c").data,
+    ]
+    assert len(brokers.ledgers.ledgers) == 2

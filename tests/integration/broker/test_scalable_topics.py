@@ -7,10 +7,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from magnetar.broker.base.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.broker import Broker
-from magnetar.broker.features.scalable import ScalableTopics
+from magnetar.broker.features.scalable import ScalableTopicRecord, ScalableTopics
 from magnetar.broker.features.scalable.changes import begin_split
-from magnetar.sdk.wire import BaseCommand, parse_topic_name
+from magnetar.sdk.wire import BaseCommand, TopicName, parse_topic_name
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.http_calls import ask
 from tests.integration.broker.broker_on_bookies import broker_on
@@ -552,3 +555,52 @@ async def test_a_stream_subscription_that_begins_at_the_end_misses_nothing_from_
         await scene.one.publish_ok(1, b"after it", 1)
         await scene.third.subscribe(_CHILDREN[0], 100, initialPosition=latest)
         assert await scene.third.bodies(1) == [b"after it"]
+
+
+async def _create(scene: _Scene) -> ScalableTopicRecord:
+    async def is_taken() -> bool:
+        return False
+
+    return await scene.scalable.create(_TOPIC, 1, is_taken=is_taken)
+
+
+async def test_a_segment_is_not_made_after_the_decision_that_its_topic_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment was looked up before. What a client published to it would be lost."""
+    name = parse_topic_name(_ROOT)
+    async with _served(tmp_path) as scene:
+        topics, record = scene.broker.services.topics, await _create(scene)
+        found, is_decided, may_store = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        check, change = topics.creation.check, scene.scalable._change
+        changes = 0
+
+        async def checked(topic: TopicName, *, may_create: bool) -> bool:
+            has_log = await check(topic, may_create=may_create)
+            found.set()
+            await is_decided.wait()
+            return has_log
+
+        async def changed(*args: Any) -> ScalableTopicRecord | None:
+            nonlocal changes
+            changes += 1
+            if changes == 2:  # The first one hides the topic, the second one stores the decision.
+                is_decided.set()
+                await may_store.wait()
+            return await change(*args)
+
+        monkeypatch.setattr(topics.creation, "check", checked)
+        loading = asyncio.ensure_future(topics.get(name))
+        await found.wait()
+        monkeypatch.setattr(scene.scalable, "_change", changed)
+        giving_way = asyncio.ensure_future(scene.scalable._give_way(_TOPIC, record))
+        with pytest.raises(ServiceNotReadyError, match="being deleted"):
+            await loading
+        may_store.set()
+        assert await giving_way
+        assert not await topics.exists(name)
+        monkeypatch.undo()
+        with pytest.raises(TopicNotFoundError):
+            await topics.get(name)
+        await _create(scene)
+        assert await topics.get(name), "a later topic is not affected"

@@ -29,6 +29,7 @@ from magnetar.broker.topics.creation import TopicCreation
 from magnetar.cursors import copy_cursor
 from magnetar.cursors.node import CursorNode, cursor_path, decode_node, encode_node
 from magnetar.ledger.errors import NoNodeError
+from magnetar.ledger.managed_log.log_deletion import DELETED
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
 from magnetar.ledger.position import EARLIEST
@@ -288,6 +289,18 @@ async def test_a_topic_that_was_not_used_is_gone_after_a_crash_while_it_gave_way
     with pytest.raises(TopicNotFoundError, match="is not scalable"):
         await _creation(scene).have_scalable(TOPIC, may_create=False)
     assert await scene.topics.find(TOPIC) is None
+
+
+async def test_marks_of_a_broker_that_crashed_while_its_topic_gave_way_count_as_no_use(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = TOPIC.segment(0, start=0, end=0xFFFF)
+    await _crash_while_giving_way(scene, monkeypatch)
+    await scene.logs.create_log(segment, {DELETED: "true"})
+    with pytest.raises(TopicNotFoundError, match="is not scalable"):
+        await _creation(scene).have_scalable(TOPIC, may_create=False)
+    assert await scene.topics.find(TOPIC) is None
+    assert await scene.store.exists(naming.log_path(segment)) is None
 
 
 async def test_a_topic_that_gave_way_at_a_crash_is_deleted_for_good_if_that_is_asked(

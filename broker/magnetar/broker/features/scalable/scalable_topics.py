@@ -54,7 +54,10 @@ from magnetar.broker.features.scalable.record import (
 from magnetar.broker.policies.model import AutoScale
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.cursors import CursorError, copy_cursor, list_cursors
-from magnetar.ledger.errors import MetadataError, NoNodeError
+from magnetar.ledger.errors import LedgerError, MetadataError, NoNodeError
+from magnetar.ledger.managed_log.log_deletion import DELETED, is_marked, is_marked_at
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
+from magnetar.ledger.metadata.cell import GONE, Cell, Deletion
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
@@ -436,16 +439,54 @@ class ScalableTopics:
         self, topic: TopicName, record: ScalableTopicRecord
     ) -> ScalableTopicRecord | None:
         """Keep a topic that gives way if one of its segments was used, otherwise remove it; return
-        its record. Several brokers may do so at once."""
-        created_ms, stays = record.created_ms, False
-        await asked(self._store.catch_up(), f"read segments of {topic}")
-        for path in (naming.log_path(each.name_in(topic)) for each in record.segments):
-            if await asked(self._store.exists(path), f"read {path}") is not None:
-                stays = True
+        its record. Several brokers may do so at once.
+
+        A load that looked the segment up before may make its log at any moment. So a segment
+        without a log gets one that is marked as deleted, until the record is gone: such a log is
+        never opened.
+        """
+        created_ms, names = record.created_ms, [each.name_in(topic) for each in record.segments]
+        marked: list[TopicName] = []
+        for name in names:
+            if not await self._mark_unused(name):
                 break
-        return await self._change(
-            topic, lambda now: changes.settle(now, created_ms=created_ms, stays=stays)
+            marked.append(name)
+        after = await self._change(
+            topic, lambda now: changes.settle(now, created_ms=created_ms, stays=marked != names)
         )
+        for name in marked:
+            await self._remove_mark(name)
+        return after
+
+    async def _mark_unused(self, name: TopicName) -> bool:
+        """Keep the log of a segment from being made; return False if there is one.
+
+        Raises:
+            BrokerMetadataError
+        """
+        if await self._logs.create_log(name, {DELETED: "true"}):
+            return True
+        path = naming.log_path(name)
+        return await asked(is_marked_at(self._store, path), f"read {path}")
+
+    async def _remove_mark(self, name: TopicName) -> None:
+        """Remove what `_mark_unused` made. If that fails, the next load of a segment of that name
+        does it."""
+        path = naming.log_path(name)
+
+        def remove(log: LogMetadata | None) -> Deletion | None:
+            return GONE if log is not None and is_marked(log.properties) else None
+
+        cell = Cell(
+            self._store,
+            path,
+            decode=lambda value: LogMetadata.from_json(value, path=path),
+            encode=LogMetadata.to_json,
+        )
+        try:
+            await cell.change(remove)
+        except LedgerError as error:
+            _log.warning("segment_left_marked", topic=str(name), error=str(error))
 
     async def split(
         self,

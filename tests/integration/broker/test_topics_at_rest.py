@@ -405,6 +405,31 @@ async def test_a_topic_created_anew_while_the_walk_waits_to_load_it_has_its_whol
             assert await topics.exists(YOUNG)
 
 
+async def test_a_subscription_that_is_made_while_the_walk_waits_keeps_its_topic(
+    tmp_path: Path,
+) -> None:
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        mode = "delete_when_subscriptions_caught_up"
+        async with broker_on(
+            cluster, seed=4, clock=clock, inactive_topic_mode=mode, **DAY
+        ) as broker:
+            topics = broker.services.topics
+            await topics.partitioned.create_plain(YOUNG, {})
+            clock.later_s = 20 * _DAY_S
+            wake = topics.wake
+
+            async def subscribed(name: TopicName) -> Topic:
+                cursor = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
+                await cluster.store.create(cursor_path(naming.log_path(name), "new"), cursor)
+                return await wake(name)
+
+            topics.wake = subscribed  # type: ignore[method-assign]
+            await looked_after(broker)
+            assert broker.at_rest.loads == 1
+            assert await list_cursors(cluster.store, naming.log_path(YOUNG)) == ["new"]
+
+
 @pytest.mark.parametrize(("years", "has_walked"), [(30, False), (30, True), (-30, True)])
 async def test_setting_the_wall_clock_makes_no_topic_older(
     tmp_path: Path, years: int, has_walked: bool

@@ -315,11 +315,15 @@ class TopicsAtRest:
         Raises:
             RequestError
         """
+        now_s = self._clock.monotonic_s()
         since_s = await self._ownership.alone_since_s(topic.name)
         is_same = topic.log.properties.get(CREATED_PROPERTY) == found.created
         if since_s is None or not is_same:
-            since_s = self._clock.monotonic_s()
-        return found.unused.not_before(max(since_s, self._disuse.since_s(topic.name)))
+            since_s = now_s
+        unused = found.unused.not_before(max(since_s, self._disuse.since_s(topic.name)))
+        if topic.subscriptions.keys() <= unused.subscriptions_s.keys():
+            return unused
+        return UnusedSince(now_s, unused.subscriptions_s)  # A subscription was made meanwhile.
 
     def _closing(self, topic: Topic) -> None:
         """Note when a topic came to rest. One that only the walk has loaded keeps its earlier

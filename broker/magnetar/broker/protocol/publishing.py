@@ -112,6 +112,11 @@ class Publishing:
         return self._link.client_version
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the connection is lost; some of its producers may leave in later turns."""
+        return self._link.is_closed
+
+    @property
     def is_partial_producer(self) -> bool:
         """Whether the client creates producers only for the partitions that it needs."""
         return self._link.is_partial_producer

@@ -86,7 +86,7 @@ class MemoryBuckets:
         self.reads = 0
         self.error: LedgerError | None = None
         """Raised by everything that is stored or read."""
-        self.broken: dict[int, LedgerError] = {}
+        self.broken: dict[int, Exception] = {}
         """Raised by reads of a ledger."""
         self.read_gates: dict[int, asyncio.Event] = {}
         """Reads of a ledger wait for its event."""

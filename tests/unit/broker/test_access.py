@@ -78,6 +78,18 @@ async def test_nobody_is_exclusive_beside_others() -> None:
     assert (await _open(harness.client(), _EXCLUSIVE)).topic_epoch == 0
 
 
+async def test_producers_of_a_dead_connection_keep_nobody_from_being_exclusive() -> None:
+    harness = Harness()
+    dead = harness.client()
+    many = 100  # More than leave in one turn of the event loop.
+    for producer_id in range(many):
+        await dead.produce(producer_id)
+    dead.connection.lost()
+    assert len(harness.topic.producers) > many / 2
+    await _open(harness.client(), _EXCLUSIVE)
+    assert len(harness.topic.producers) == 1
+
+
 async def test_each_grant_raises_the_epoch_durably() -> None:
     harness = Harness()
     for epoch in range(3):

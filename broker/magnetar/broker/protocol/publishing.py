@@ -112,6 +112,11 @@ class Publishing:
         return self._link.client_version
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the connection is lost; some of its producers may leave in later turns."""
+        return self._link.is_closed
+
+    @property
     def is_partial_producer(self) -> bool:
         """Whether the client creates producers only for the partitions that it needs."""
         return self._link.is_partial_producer
@@ -177,7 +182,7 @@ class Publishing:
             return
         except RequestError as error:
             batch.forget_next()
-            self._reject(producer_id, max(sequence_id, highest_id), error)
+            self._reject(send, error)
             return
         if metadata is None:
             messages = 1
@@ -236,15 +241,16 @@ class Publishing:
         if size > limit:
             raise NotAllowedError(f"the message has {size} bytes; the limit is {limit}")
 
-    def _reject(self, producer_id: int, sequence_id: int, error: RequestError) -> None:
+    def _reject(self, send: Send, error: RequestError) -> None:
+        producer_id, sequence_id, highest_id, _ = send
         if isinstance(error, MessageChecksumError):
             self._services.counters.checksum_errors += 1
         self._flush_one(producer_id)
         producer = self._producers.get(producer_id)
         if producer is None:
             return
-        producer.reject(sequence_id, error)
-        if producer.line.closes_after_refusal or naming.is_replicator(producer.name):
+        producer.reject(max(sequence_id, highest_id), error)
+        if producer.line.closes_after_refusal(send) or naming.is_replicator(producer.name):
             # The client may send the message again. If later ones were taken meanwhile, a topic
             # with deduplication or transactions would answer that as a duplicate of a message that
             # is not stored.

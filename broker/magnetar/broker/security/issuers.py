@@ -151,6 +151,9 @@ class Issuers:
             _log.warning("issuer_keys_not_read", issuer=issuer, error=str(error))
             return
         self._keys[issuer] = keys
+        if not keys.by_id and not keys.without_id:
+            # As an issuer does that revokes all of its tokens.
+            _log.warning("issuer_lists_no_keys", issuer=issuer)
         if left_out:
             _log.info("issuer_keys_left_out", issuer=issuer, keys=left_out)
 
@@ -177,8 +180,11 @@ def _parse(data: bytes, now_s: float) -> tuple[_Keys, int]:
     """Return the usable keys of a JWKS document, and how many keys that sign were left out because
     of their kind or form.
 
+    An empty list is one: the issuer revokes all of its keys.
+
     Raises:
-        ValueError: no key is usable. The keys that were read before stay in force.
+        ValueError: keys are listed, and none is usable. The keys that were read before stay in
+            force.
     """
     listed = _json_object(data).get("keys")
     if not isinstance(listed, list):
@@ -197,9 +203,10 @@ def _parse(data: bytes, now_s: float) -> tuple[_Keys, int]:
             keys.by_id[key_id] = usable
         else:
             keys.without_id.append(usable)
-    if not keys.by_id and not keys.without_id:
+    if listed and not keys.by_id and not keys.without_id:
         raise ValueError(
-            f"none of the {len(listed)} keys of the document is an RSA or EC key that signs"
+            f"of the {len(listed)} keys of the document, none of the first {KEYS_MAX} is a usable "
+            "RSA or EC key that signs: the keys that are known stay in force"
         )
     return keys, left_out
 

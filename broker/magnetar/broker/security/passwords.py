@@ -154,15 +154,22 @@ class Passwords:
         disconnects: else a client that connects again and again could occupy all threads.
         """
         loop = asyncio.get_running_loop()
-        checking = loop.run_in_executor(None, matches, password, hashed)
+        try:
+            checking = loop.run_in_executor(None, matches, password, hashed)
+        except BaseException:
+            self._give_place_back()  # there is no thread for it now
+            raise
         checking.add_done_callback(self._check_done)
         return checking
 
     def _check_done(self, checking: "asyncio.Future[bool]") -> None:
-        self._waiting -= 1
-        self._at_once.release()
+        self._give_place_back()
         if not checking.cancelled():
             checking.exception()  # retrieved, even if the client has left
+
+    def _give_place_back(self) -> None:
+        self._waiting -= 1
+        self._at_once.release()
 
     def _digest(self, data: bytes) -> bytes:
         return blake2b(data, key=self._secret, digest_size=32).digest()

@@ -287,6 +287,10 @@ class ProducerAccess:
         """Reserve the topic for the claim, at once or when its turn comes."""
         topic = self._topic
         self._check_epoch(access.topic_epoch)
+        if access.mode == EXCLUSIVE:
+            # A refusal is final, and producers of a lost connection may not have left yet.
+            for producer in [each for each in topic.producers.values() if each.peer.is_closed]:
+                producer.close()
         is_taken = self._holder is not None or bool(topic.producers) or bool(self._waiting)
         if not is_taken:
             self._holder = claim

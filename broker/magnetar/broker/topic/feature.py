@@ -24,7 +24,7 @@ from magnetar.cursors import Cursor
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.log import AppendBatch
 from magnetar.ledger.position import Position
-from magnetar.sdk.wire import TopicName
+from magnetar.sdk.wire import Send, TopicName
 
 Work = Coroutine[object, object, None]
 """Work that `Feature.look` found due."""
@@ -207,8 +207,9 @@ class PublishRows:
     Raises:
         NotAllowedError: the topic never takes messages of transactions.
     """
-    closes_after_refusal: bool = False
-    """Whether a producer is closed after one of its messages was refused.
+    closes_after_refusal: Callable[[Send], bool] | None = None
+    """Returns whether a producer is closed after this message of it was refused. None: the feature
+    has no say.
 
     The client may send that message again, and a second copy must not count as already stored.
     """

@@ -57,6 +57,11 @@ class ProducerPeer(Probed, Protocol):
         ...
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the connection is lost; some of its producers may leave in later turns."""
+        ...
+
+    @property
     def is_partial_producer(self) -> bool:
         """Whether the client creates producers only for the partitions that it needs."""
         ...

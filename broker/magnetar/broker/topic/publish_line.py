@@ -92,8 +92,7 @@ class PublishLine:
         self._listeners: tuple[Listener, ...] = ()
         self.takes_transactions: Callable[[], bool] = self._takes_none
         """Whether messages of transactions may come now; see `PublishRows`."""
-        self.closes_after_refusal = False
-        """Whether a producer is closed after one of its messages was refused."""
+        self._closes_after_refusal: tuple[Callable[[Send], bool], ...] = ()
         self.rate = PublishRate(topic.policies.publish_rate, now_s)
         self.is_closed = False
         self.is_draining = False
@@ -141,7 +140,8 @@ class PublishLine:
         self._on_handed = tuple(count for row in rows for count in row.on_handed)
         self._stamp = next((row.stamp for row in rows if row.stamp is not None), None)
         self._listeners = tuple(listener for row in rows for listener in row.listeners)
-        self.closes_after_refusal = any(row.closes_after_refusal for row in rows)
+        closes = [row.closes_after_refusal for row in rows]
+        self._closes_after_refusal = tuple(each for each in closes if each is not None)
         takes = [row.takes_transactions for row in rows if row.takes_transactions is not None]
         self.takes_transactions = takes[0] if takes else self._takes_none
 
@@ -170,6 +170,10 @@ class PublishLine:
         if is_encrypted and not self._topic.policies.encryption_required:
             return (EncryptionCheck(str(self.name)), *self.checks)
         return self.checks
+
+    def closes_after_refusal(self, send: Send) -> bool:
+        """Whether a producer is closed after this message of it was refused."""
+        return any(closes(send) for closes in self._closes_after_refusal)
 
     @contextmanager
     def deciding_end(self) -> Iterator[None]:

@@ -25,7 +25,12 @@ from magnetar.ledger.autorecovery.lost_bookies import LossRules, LostBookies
 from magnetar.ledger.autorecovery.metrics import AuditorMetrics
 from magnetar.ledger.autorecovery.settings import AuditorSettings
 from magnetar.ledger.autorecovery.status import Survey
-from magnetar.ledger.errors import InvalidLedgerMetadataError, LedgerError, NoNodeError
+from magnetar.ledger.errors import (
+    InvalidLedgerMetadataError,
+    InvariantError,
+    LedgerError,
+    NoNodeError,
+)
 from magnetar.ledger.metadata.store import MetadataStore, Watch, WatchEvent
 from magnetar.ledger.ports import Clock
 
@@ -102,7 +107,7 @@ class AuditorTerm:
             await self._until_done(self._controls.claim_layout)
             async with asyncio.TaskGroup() as tasks:
                 for loop in (self._follow, self._run_audits, self._run_checks, self._run_surveys):
-                    tasks.create_task(loop(), name=f"auditor {loop.__name__}")
+                    tasks.create_task(_guarded(loop), name=f"auditor {loop.__name__}")
         finally:
             for watch in watches:
                 watch.close()
@@ -366,3 +371,17 @@ class AuditorTerm:
             except LedgerError as error:
                 _log.warning("auditor_waits_for_metadata", error=str(error))
                 await asyncio.sleep(self._settings.retry_delay_s)
+
+
+async def _guarded(loop: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop of the term; end the whole term if something that the loop awaits is cancelled.
+
+    A task group takes a cancelled task for a done one: the other loops would go on without it.
+    """
+    try:
+        await loop()
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # the term ends
+        raise InvariantError(f"a wait in {loop!r} of the auditor was cancelled") from error

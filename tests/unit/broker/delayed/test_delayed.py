@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.features.delayed.delayed_delivery import DelayedDelivery
+from magnetar.broker.features.delayed.delayed_delivery import _READS_MAX, DelayedDelivery
 from magnetar.broker.policies.model import DelayedDelivery as DelayedPolicy
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.topic.dispatch.reasons import Reason
@@ -364,6 +364,30 @@ async def test_a_bucket_whose_read_breaks_is_read_again_and_holds_up_no_other() 
     delays.delayed.retry()
     await delays.ring()
     assert sorted(received + await got(client)) == [*range(60)]
+
+
+@pytest.mark.parametrize("error", [LogUnavailableError("they are away"), ValueError("a defect")])
+async def test_a_bucket_that_can_never_be_read_is_given_up(error: Exception) -> None:
+    delays, client = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    first = delays.delayed.stored_ledgers[0]
+    buckets.broken[first] = error
+    reasons: list[str] = []
+    delays.harness.topic.reopen = reasons.append
+    await delays.pass_time(20_000)
+    received = await got(client)
+    assert len(received) < 60
+    for _ in range(_READS_MAX - 2):
+        delays.delayed.retry()
+        await settle()
+    assert not reasons
+    delays.delayed.retry()
+    await settle()
+    assert len(reasons) == 1
+    await delays.restart()
+    client = await delays.join()
+    await delays.pass_time(1)
+    assert await got(client) == [*range(60)]
 
 
 async def test_a_bucket_that_is_read_slowly_holds_up_no_messages_that_were_read() -> None:

@@ -222,6 +222,22 @@ async def test_a_client_that_leaves_before_its_check_frees_its_place() -> None:
     assert (await first).role == "basil"
 
 
+async def test_a_check_for_which_there_is_no_thread_frees_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = passwords(waiting_max=1)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "run_in_executor", refuse)
+        with pytest.raises(RuntimeError, match="thread"):
+            await found.authenticate(b"basil:open sesame")
+    async with asyncio.timeout(10):
+        assert (await found.authenticate(b"basil:open sesame")).role == "basil"
+
+
 @pytest.mark.parametrize(
     "line",
     ["basil", "basil:plain", ":hash", f"x:{BCRYPT}x", "x:$2b$31$" + "a" * 53],

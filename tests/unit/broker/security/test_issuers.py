@@ -138,15 +138,30 @@ async def test_closing_ends_the_request_under_way() -> None:
         await login
 
 
-@pytest.mark.parametrize("more", [[], [{"kty": "OKP", "crv": "Ed25519", "x": "YQ", "kid": "new"}]])
-async def test_a_document_without_usable_keys_leaves_the_known_ones_in_force(
-    more: list[dict[str, Any]],
-) -> None:
+async def test_an_issuer_that_lists_no_keys_has_revoked_all_of_them() -> None:
     issuer = Issuer()
     token = issuer.token()
     await issuer.role(token)
     issuer.keys.clear()
-    issuer.more = more
+    issuer.clock.advance(301_000)
+    with capture_logs() as logs:
+        for _ in range(2):
+            with pytest.raises(AuthenticationError, match="does not publish"):
+                await issuer.role(token)
+    assert [(each["event"], each["log_level"]) for each in logs] == [
+        ("issuer_lists_no_keys", "warning")
+    ]
+    issuer.add("new")
+    issuer.clock.advance(11_000)
+    assert await issuer.role(issuer.token("new")) == "alice"
+
+
+async def test_a_document_whose_keys_are_all_unusable_leaves_the_known_ones_in_force() -> None:
+    issuer = Issuer()
+    token = issuer.token()
+    await issuer.role(token)
+    issuer.keys.clear()
+    issuer.more = [{"kty": "OKP", "crv": "Ed25519", "x": "YQ", "kid": "new"}]
     issuer.clock.advance(301_000)
     with capture_logs() as logs:
         assert await issuer.role(token) == "alice"

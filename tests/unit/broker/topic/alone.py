@@ -65,6 +65,8 @@ class MemoryPeer:
     def write(self, data: bytes) -> None:
         self._commands.extend(command for command, _ in self._decoder.feed(data))
 
+    is_closed = False
+
     async def is_alive(self) -> bool:
         return True
 

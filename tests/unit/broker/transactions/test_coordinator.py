@@ -532,6 +532,34 @@ async def test_a_restart_tells_what_was_decided_some_at_a_time() -> None:
     await ended(second)
 
 
+async def test_an_end_that_is_cancelled_as_a_whole_is_carried_out_by_the_next_load() -> None:
+    log = Log()
+    coordinator = await owner(log, Told(answers=False))
+    txn = await coordinator.begin(10_000)
+    await coordinator.join(txn, ["a"])
+    ending = asyncio.create_task(coordinator.end(txn, commits=True))
+    await settle()
+    (telling,) = cast(Any, coordinator)._endings.values()
+    telling.cancel()
+    await ending
+    await settle()
+    place = cast(Any, coordinator)._topic
+    assert place.reloads == ["an end of a transaction was not carried out"]
+    coordinator.close()
+
+
+async def test_an_end_that_closing_cancels_loads_nothing_again() -> None:
+    coordinator = await owner(Log(), Told(answers=False))
+    txn = await coordinator.begin(10_000)
+    await coordinator.join(txn, ["a"])
+    ending = asyncio.create_task(coordinator.end(txn, commits=True))
+    await settle()
+    coordinator.close()
+    with pytest.raises(CoordinatorNotFoundError):
+        await ending
+    assert cast(Any, coordinator)._topic.reloads == []
+
+
 @pytest.mark.parametrize("is_topic", [False, True])
 async def test_a_transaction_has_not_ended_when_telling_a_participant_is_cancelled(
     is_topic: bool,

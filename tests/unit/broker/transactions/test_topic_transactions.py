@@ -23,7 +23,7 @@ from magnetar.cursors import CursorUnavailableError, NonDurableCursor
 from magnetar.ledger.errors import LogUnavailableError
 from magnetar.ledger.position import EARLIEST, Position
 from magnetar.sdk.wire import BaseCommand, MessageMetadata, encode_payload, parse_topic_name
-from tests.unit.broker.harness import Harness, consuming, entry, position_in, send_frame
+from tests.unit.broker.harness import Client, Harness, consuming, entry, position_in, send_frame
 from tests.unit.broker.memory_log import ManualClock, MemoryLog
 from tests.unit.broker.memory_parts import (
     MemoryTransactionLog,
@@ -376,10 +376,7 @@ async def test_a_subscriber_gets_what_a_snapshot_a_trim_and_a_reload_leave() -> 
 
 async def test_a_receipt_for_a_message_that_is_sent_again_says_that_it_is_stored() -> None:
     """Seven is damaged on its way, so its client sends it once more, behind eight."""
-    harness = Harness()
-    harness.topics.has_transactions = True
-    client = harness.client()
-    await client.produce(producer_name="p", txn_enabled=True)
+    harness, client = await publishing_in_transactions()
     client.send_bytes(in_transaction(7, is_damaged=True) + in_transaction(8))
     assert client.commands() == [BaseCommand.SEND_ERROR, BaseCommand.CLOSE_PRODUCER]
     await client.produce(producer_name="p", txn_enabled=True)
@@ -388,6 +385,41 @@ async def test_a_receipt_for_a_message_that_is_sent_again_says_that_it_is_stored
     receipts = [command.send_receipt.sequence_id for command, _ in client.received()]
     assert receipts == [7, 8]
     assert [body[-6:] for body in harness.log.entries[7]] == [b"body-7", b"body-8"]
+
+
+async def test_late_messages_of_an_ended_transaction_are_refused_and_close_nothing() -> None:
+    harness, client = await publishing_in_transactions()
+    await transactions_of(harness.topic).buffer.end(ONE, commits=False, low_watermark=-1)
+    late = b"".join(in_transaction(each, is_damaged=each == 3) for each in range(20))
+    client.send_bytes(late + send_frame(0, 20))
+    await settle()
+    assert client.commands() == [BaseCommand.SEND_ERROR] * 20 + [BaseCommand.SEND_RECEIPT]
+
+
+async def test_a_refused_message_of_no_transaction_closes_nothing() -> None:
+    _, client = await publishing_in_transactions()
+    client.send_bytes(send_frame(0, 7, payload=entry(b"body")[:-1] + b"?") + in_transaction(8))
+    await settle()
+    assert client.commands() == [BaseCommand.SEND_ERROR, BaseCommand.SEND_RECEIPT]
+
+
+async def test_a_refused_message_closes_its_producer_before_the_topic_has_a_transaction() -> None:
+    """Else eight could be stored once another producer has had the topic prepared."""
+    harness = Harness()
+    harness.topics.has_transactions = True
+    client = harness.client()
+    await client.produce(producer_name="p")
+    client.send_bytes(in_transaction(7, is_damaged=True))
+    assert client.commands() == [BaseCommand.SEND_ERROR, BaseCommand.CLOSE_PRODUCER]
+
+
+async def publishing_in_transactions() -> tuple[Harness, Client]:
+    """A client with a producer of transactions."""
+    harness = Harness()
+    harness.topics.has_transactions = True
+    client = harness.client()
+    await client.produce(producer_name="p", txn_enabled=True)
+    return harness, client
 
 
 def in_transaction(sequence_id: int, *, is_damaged: bool = False) -> bytes:

@@ -169,6 +169,7 @@ class Counting:
         self.runs = 0
         self.requests = 0
         self.failures = 0
+        self.is_cancelled = False
 
     def request(self) -> None:
         self.requests += 1
@@ -178,6 +179,8 @@ class Counting:
 
     async def run(self) -> None:
         self.runs += 1
+        if self.is_cancelled:
+            raise asyncio.CancelledError  # as if something that it waits for was cancelled
         if self.failures > 0:
             self.failures -= 1
             raise MetadataUnavailableError("not now")
@@ -195,10 +198,8 @@ class World:
         self.placement_checks = 0
         self.metrics = AuditorMetrics()
 
-    @asynccontextmanager
-    async def term(self, **settings: float) -> AsyncIterator["asyncio.Task[None]"]:
-        """A term that runs, and is ended as by another election."""
-        made = AuditorTerm(
+    def make(self, **settings: float) -> AuditorTerm:
+        return AuditorTerm(
             self.store,
             cast("Audits", self.work),
             self.controls,
@@ -209,7 +210,11 @@ class World:
             metrics=self.metrics,
             root="/ledgers",
         )
-        task = asyncio.create_task(made.run())
+
+    @asynccontextmanager
+    async def term(self, **settings: float) -> AsyncIterator["asyncio.Task[None]"]:
+        """A term that runs, and is ended as by another election."""
+        task = asyncio.create_task(self.make(**settings).run())
         try:
             yield task
             assert not task.done(), "it ends by cancellation alone"
@@ -241,6 +246,18 @@ async def test_all_four_loops_run_and_end_with_the_term() -> None:
         assert world.metrics.bookies_registered == 2
         assert world.metrics.bookies_lost == 1
         assert len(world.store.watching) == 5
+    assert world.store.watching == []
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_loop_whose_wait_is_cancelled_ends_the_term_so_that_another_begins() -> None:
+    """A task group takes a cancelled task for a done one, and the others would go on."""
+    world = World()
+    world.survey.is_cancelled = True
+    before = asyncio.all_tasks()
+    term = asyncio.create_task(world.make().run())
+    await until(term.done)
+    assert isinstance(term.exception(), BaseExceptionGroup)
     assert world.store.watching == []
     assert asyncio.all_tasks() == before
 

@@ -56,6 +56,10 @@ def is_open_chunk(metadata: MessageMetadata) -> bool:
     return chunks > 1 and metadata.chunk_id != chunks - 1
 
 
+def _after_any(_refused: Send) -> bool:
+    return True
+
+
 CURSOR: Final = "pulsar.dedup"
 """Name of the cursor; reserved among subscriptions."""
 
@@ -157,7 +161,10 @@ class Deduplication(Feature):
 
     def rows(self) -> PublishRows:
         return PublishRows(
-            checks=(self.check,), gates=(self,), listeners=(self,), closes_after_refusal=True
+            checks=(self.check,),
+            gates=(self,),
+            listeners=(self,),
+            closes_after_refusal=_after_any,
         )
 
     @property

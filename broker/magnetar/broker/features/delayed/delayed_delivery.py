@@ -243,20 +243,23 @@ class DelayedDelivery(Feature):
         try:
             (segment,) = await self._storage.read(bucket.ledger_id, at, at)
         except LedgerError as error:
-            if bucket not in self._index.buckets:
-                return False  # its messages were trimmed meanwhile, and its ledger is deleted
-            bucket.failures += 1
-            if error.retryable and bucket.failures < _READS_MAX:
-                self._read_later(bucket, error)
-            else:
-                self._give_up(bucket, error)
+            self._not_loaded(bucket, error, may_pass=error.retryable)
         except Exception as error:  # noqa: BLE001 - a defect must not hold up all other buckets
             _log.exception("delayed_index_broke", topic=str(self._topic.name))
-            self._read_later(bucket, error)
+            self._not_loaded(bucket, error, may_pass=True)
         else:
             bucket.load(at, segment)
             return True
         return False
+
+    def _not_loaded(self, bucket: Bucket, error: Exception, *, may_pass: bool) -> None:
+        if bucket not in self._index.buckets:
+            return  # its messages were trimmed meanwhile, and its ledger is deleted
+        bucket.failures += 1
+        if may_pass and bucket.failures < _READS_MAX:
+            self._read_later(bucket, error)
+        else:
+            self._give_up(bucket, error)
 
     def _read_later(self, bucket: Bucket, error: Exception) -> None:
         """Leave a bucket away for a while: the others must not wait for it."""
@@ -278,7 +281,7 @@ class DelayedDelivery(Feature):
             self._retry.cancel()
             self._retry = None
 
-    def _give_up(self, bucket: Bucket, error: LedgerError) -> None:
+    def _give_up(self, bucket: Bucket, error: Exception) -> None:
         """Have the topic loaded again: that drops the bucket, and dispatchers read its entries.
 
         Until then the bucket stays away.
@@ -320,10 +323,15 @@ class DelayedDelivery(Feature):
             )
             try:
                 segments = await self._storage.read(stored.ledger_id, 0, len(stored.starts_ms) - 1)
-            except LedgerError as error:
+            except Exception as error:  # noqa: BLE001 - a defect must not keep the topic away
                 # Dispatchers find its entries by reading them. The next store drops the bucket from
                 # the list.
-                _log.warning("delayed_index_lost", topic=str(self._topic.name), error=str(error))
+                _log.warning(
+                    "delayed_index_lost",
+                    topic=str(self._topic.name),
+                    error=str(error),
+                    exc_info=None if isinstance(error, LedgerError) else error,
+                )
                 bucket.next_segment = len(bucket.segments)
                 self._index.buckets.append(bucket)
                 continue

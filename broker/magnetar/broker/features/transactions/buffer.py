@@ -86,7 +86,7 @@ class TransactionBuffer:
             )
         if txn is None:
             return
-        if txn in self.state.ended or txn in self._ending:
+        if self.has_ended(txn):
             raise NotAllowedError(f"{self._topic.name}: transaction {txn} has ended")
         sender = sender_in(metadata)
         if self.state.is_stored(txn, sender):
@@ -98,6 +98,11 @@ class TransactionBuffer:
             )
         accepted[sender.name] = sender.order
         _JOINS.add(batch, (txn, sender))
+
+    def has_ended(self, txn: TransactionId) -> bool:
+        """Whether no more messages of a transaction are taken. If its end fails, the topic is
+        loaded again."""
+        return txn in self.state.ended or txn in self._ending
 
     def last_sequence_id(self, name: str) -> int:
         """Return the last sequence id of a producer name in transactions that are open here; -1 if

@@ -270,7 +270,14 @@ class Coordinator(Feature):
 
     def _told_all(self, least: int, task: "asyncio.Task[None]") -> None:
         self._endings.pop(least, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if self._is_closed:
+                return
+            # By something that it waited for, not by `close`: participants may not know the end.
+            error: BaseException | None = asyncio.CancelledError()
+        else:
+            error = task.exception()
+        if error is not None:
             _log.error("transaction_not_ended", number=self.number, least=least, exc_info=error)
             if not self._topic.is_closed:
                 self._topic.reload("an end of a transaction was not carried out")

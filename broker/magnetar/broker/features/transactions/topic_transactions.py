@@ -33,6 +33,7 @@ from magnetar.broker.topic.subscription import Subscription
 from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.ports import Clock
 from magnetar.ledger.position import EARLIEST, Position
+from magnetar.sdk.wire import Send
 
 _log = structlog.get_logger()
 
@@ -91,14 +92,30 @@ class TopicTransactions(Feature):
 
     def rows(self) -> PublishRows:
         if self.log is None:
-            return PublishRows(takes_transactions=self._takes_transactions)
+            return PublishRows(
+                takes_transactions=self._takes_transactions,
+                closes_after_refusal=self._closes_after_refusal,
+            )
         return PublishRows(
             checks=(self.buffer.check,),
             on_handed=(self.buffer.handed,),
             listeners=(self.buffer,),
             takes_transactions=self._takes_transactions,
-            closes_after_refusal=True,
+            closes_after_refusal=self._closes_after_refusal,
         )
+
+    def _closes_after_refusal(self, send: Send) -> bool:
+        """Whether more messages of the transaction may be stored behind this one, which was
+        refused.
+
+        Closing costs the client a reconnect per message, so a transaction that has ended does not
+        close: its late messages may be many. While the topic is being prepared, any may be stored.
+        """
+        if send.txn is None:
+            return False
+        if self.state is None:
+            return self._settings.transaction_coordinator_enabled
+        return not self.buffer.has_ended(TransactionId(*send.txn))
 
     def _takes_transactions(self) -> bool:
         """Whether the topic can take messages of transactions. If not, begin to prepare it.

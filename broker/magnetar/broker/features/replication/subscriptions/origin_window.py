@@ -14,6 +14,7 @@ from magnetar.broker.features.replication.copies import Copy, copy_in
 from magnetar.broker.features.replication.source_marks import NO_INCARNATION
 from magnetar.broker.features.replication.subscriptions.origins import Origin, OriginIndex
 from magnetar.broker.topic.surroundings import TopicLog
+from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MalformedPayloadError, split_payload
 
@@ -73,7 +74,8 @@ class OriginWindow:
         """Index the entries after a position, as far back as the bounds allow.
 
         Raises:
-            LedgerError: they cannot be read now.
+            LedgerError: they cannot be read now. Behind an entry that can never be read, the index
+                ends for good: the next call returns.
         """
         async with self._lock:
             while self.lacks(needed):
@@ -96,11 +98,16 @@ class OriginWindow:
         position = start = Position(last.ledger_id, first_id)
         found: list[tuple[Position, Origin | None]] = []
         while position <= last:
-            first, entries = await log.read_range(
-                position,
-                entries_max=last.entry_id - position.entry_id + 1,
-                bytes_max=self._read_bytes,
-            )
+            try:
+                first, entries = await log.read_range(
+                    position,
+                    entries_max=last.entry_id - position.entry_id + 1,
+                    bytes_max=self._read_bytes,
+                )
+            except LedgerError as error:
+                if not error.retryable:
+                    self._left = 0  # tried again, it would hold up newer acknowledgements for ever
+                raise
             if first != position or not entries:
                 self._left = 0  # trimmed meanwhile
                 return

@@ -46,15 +46,19 @@ class PacedReads:
         return [ledger for ledger in read if ledger is not None]
 
     async def _read(self, ledger_id: int) -> VersionedLedger | None:
-        self.unreadable.pop(ledger_id, None)
+        # Another scan may end during this read: the ledger stays unreadable until an answer proves
+        # otherwise.
+        read: VersionedLedger | None = None
         try:
-            return await self.manager.read(ledger_id)
+            read = await self.manager.read(ledger_id)
         except NoSuchLedgerError:
-            return None  # Deleted since it was listed.
+            pass  # Deleted since it was listed.
         except InvalidLedgerMetadataError as error:
             _log.error("ledger_not_audited", ledger_id=ledger_id, error=str(error))
             self.unreadable[ledger_id] = str(error)
             return None
+        self.unreadable.pop(ledger_id, None)
+        return read
 
 
 async def scan_ledgers(reads: PacedReads) -> AsyncIterator[VersionedLedger]:

@@ -14,7 +14,10 @@ An audit is due
 - in a *mass loss*, when more than a share of the bookies went away within a window: after a wait
   since that last held (rule 3.2, defect A11). The wait also holds for the few bookies that are
   still away when most are back, since bookies come back one by one. The mass loss itself, which
-  slows down publishing, lasts until enough of its bookies are back or decommissioned;
+  slows down publishing, lasts until enough of its bookies are back or decommissioned. Bookies that
+  a new auditor finds away count for the window only: it cannot know whether they went together,
+  or one by one over months. So a mass loss that outlasts its auditor slows down publishing for the
+  window only;
 - at once when an operator requests it.
 
 Times are seconds of one monotonic clock. Source: auto-recovery, section 3.
@@ -61,7 +64,9 @@ class LostBookies:
         """No loss is believed before this time: the auditor is new, or there was a mass loss
         recently."""
         self._mass_lost: set[str] = set()
-        """Bookies that went in a mass loss, and are still away."""
+        """Bookies that this auditor saw go in a mass loss, and that are still away."""
+        self._calm_since_s: float | None = None
+        """Time since which so few of them are away that the mass loss counts as over."""
         self._delayed: str | None = None
         """The single bookie whose delay is running."""
         self.delayed_scheduled = 0
@@ -136,7 +141,8 @@ class LostBookies:
         """Return whether so many bookies left within the window that another cause is suspected.
 
         A bookie that went in a mass loss counts until it is back or decommissioned: time that
-        passes does not show what the cause was.
+        passes does not show what the cause was. Once a mass loss has been over for the window, its
+        last bookies do not count any more.
         """
         return self._is_suspicious(len(self._gone_lately(now_s) | self._mass_lost))
 
@@ -168,9 +174,16 @@ class LostBookies:
 
     def _update(self, now_s: float) -> None:
         away = (self._cookies | self._seen) - self._registered
-        if away == self._away_since.keys():
-            self._update_delayed()
-            return
+        self._forget_past_mass_loss(now_s)
+        if away != self._away_since.keys():
+            self._update_away(away, now_s)
+        if self._is_suspicious(len(self._mass_lost)):
+            self._calm_since_s = None
+        elif self._calm_since_s is None:
+            self._calm_since_s = now_s
+        self._update_delayed()
+
+    def _update_away(self, away: frozenset[str], now_s: float) -> None:
         was_sudden = self._is_suspicious(len(self._gone_lately(now_s)))
         for bookie_id in self._away_since.keys() - away:
             del self._away_since[bookie_id]
@@ -180,14 +193,21 @@ class LostBookies:
         self._mass_lost &= away
         lately = self._gone_lately(now_s)
         if self._is_suspicious(len(lately | self._mass_lost)):
-            self._mass_lost |= lately
+            self._mass_lost |= lately & self._seen
         # Only for bookies that went lately: in a mass loss that lasts, a single one that comes and
         # goes would put the audit off for ever.
         if was_sudden or self._is_suspicious(len(lately)):
             self._suspicious_until_s = max(
                 self._suspicious_until_s, now_s + self._rules.mass_loss_wait_s
             )
-        self._update_delayed()
+
+    def _forget_past_mass_loss(self, now_s: float) -> None:
+        """Forget the bookies of a mass loss that has been over for the window: another one that
+        goes later is not part of it. Not at once, so that a bookie that comes and goes does not end
+        it."""
+        since_s, window_s = self._calm_since_s, self._rules.mass_loss_window_s
+        if since_s is not None and now_s - since_s > window_s:
+            self._mass_lost.clear()
 
     def _update_delayed(self) -> None:
         open_ = self.open

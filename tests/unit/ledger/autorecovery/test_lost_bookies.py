@@ -220,8 +220,34 @@ def test_a11_a_mass_loss_lasts_until_enough_of_its_bookies_are_back() -> None:
     assert lost.is_mass_loss(180_000.0), "more that go are part of it"
     lost.on_registered(without(*TEN[1:5]), now_s=180_000.0)
     assert not lost.is_mass_loss(180_000.0)
-    lost.on_registered(without(*TEN[:5]), now_s=190_000.0)
-    assert lost.is_mass_loss(190_000.0), "a bookie that comes and goes does not end it"
+    lost.on_registered(without(*TEN[:5]), now_s=180_010.0)
+    assert lost.is_mass_loss(180_010.0), "a bookie that comes and goes does not end it"
+    assert lost.is_mass_loss(270_000.0)
+
+
+def test_a11_a_mass_loss_that_ended_does_not_come_back_with_a_single_bookie() -> None:
+    lost = bookies()
+    lost.on_registered(without(*TEN[:5]), now_s=10.0)
+    lost.on_registered(without(*TEN[:4]), now_s=1000.0)
+    assert not lost.is_mass_loss(1000.0)
+    lost.on_registered(without(*TEN[:4], "b9"), now_s=90_000.0)
+    assert not lost.is_mass_loss(90_000.0), "one of six"
+    lost.on_registered(without(*TEN[:4], *TEN[7:]), now_s=90_010.0)
+    assert lost.is_mass_loss(90_010.0), "three of six are another mass loss"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a11_old_cookies_that_a_new_auditor_finds_are_no_mass_loss_for_good(more: int) -> None:
+    """It cannot tell bookies that died one by one over months from an outage of this minute."""
+    lost = LostBookies(RULES, settled_s=15.0, delay_s=0.0)
+    lost.on_registered(TEN[4:], now_s=0.0)
+    lost.on_cookies([*TEN, "old"], now_s=0.0)
+    assert lost.is_mass_loss(0.0), "it may be an outage"
+    lost.on_registered(TEN[4 + more :], now_s=60.0)
+    assert lost.is_mass_loss(60.0)
+    assert not lost.is_mass_loss(86_400.0)
+    lost.on_registered(TEN[5 + more :], now_s=86_400.0)
+    assert not lost.is_mass_loss(86_400.0), "one that goes a day later is a single loss"
 
 
 def test_a11_a_mass_loss_lasts_until_enough_of_its_bookies_are_decommissioned() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.protocol.answer_room import AnswerRoom
-from magnetar.broker.protocol.connection import Connection
+from magnetar.broker.protocol.connection import UNREAD_INTERVALS_MAX, Connection
 from magnetar.broker.schemas.model import SchemaData, SchemaType
 from magnetar.sdk.wire import BaseCommand, TopicName, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -43,9 +43,9 @@ class UnreadClient(Client):
 
     io: UnreadIO
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(self, harness: Harness, io: type[UnreadIO] = UnreadIO) -> None:
         super().__init__(harness, "client:1")
-        self.io = UnreadIO()
+        self.io = io()
         self.connection = self.io.connection = Connection(self.io, harness.services, "client:1")
         self.connect()
 
@@ -103,18 +103,43 @@ async def test_answers_are_built_as_far_as_they_are_read(harness: Harness, reque
     assert answered >= set(range(unread // (100 << 10) + 1, ANSWERS))
 
 
-async def test_a_client_that_reads_none_of_its_answers_is_dropped(harness: Harness) -> None:
-    client = UnreadClient(harness)
-    client.io.unsent_bytes = MOST + 2
+class UnreadTlsIO(UnreadIO):
+    """TLS adds some bytes to each write, and counts them as unsent."""
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.unsent_bytes += 22
+
+
+@pytest.mark.parametrize("io", [UnreadIO, UnreadTlsIO])
+async def test_a_client_that_reads_none_of_its_answers_is_dropped(
+    harness: Harness, io: type[UnreadIO]
+) -> None:
+    client = UnreadClient(harness, io)
+    client.io.unsent_bytes = MOST + 1000
     client.connection.on_writable(False)
     assert client.io.is_paused
-    client.connection.on_tick()
-    client.io.unsent_bytes -= 1  # it reads, however slowly
-    client.connection.on_tick()
+    for _ in range(UNREAD_INTERVALS_MAX):
+        client.connection.on_tick()
     assert not client.io.is_closed
     client.connection.on_tick()
     assert client.io.is_closed
     assert harness.services.counters.connections_timed_out == 1
+
+
+@pytest.mark.parametrize("io", [UnreadIO, UnreadTlsIO])
+async def test_a_client_that_reads_in_steps_of_more_than_an_interval_stays(
+    harness: Harness, io: type[UnreadIO]
+) -> None:
+    client = UnreadClient(harness, io)
+    client.io.unsent_bytes = MOST + 10_000
+    client.connection.on_writable(False)
+    for tick in range(20):
+        client.connection.on_tick()
+        if tick % UNREAD_INTERVALS_MAX == 0:
+            client.io.unsent_bytes -= 200
+    assert client.connection.link.unsent_bytes > MOST
+    assert not client.io.is_closed
 
 
 async def test_a_client_that_is_not_read_for_another_reason_is_not_dropped(

@@ -144,8 +144,8 @@ class BrokerSettings(
         ge=4096,
         description="Unsent bytes of a connection at which the broker also stops reading from it, "
         "because its client sends requests without reading the answers; if the client then reads "
-        "nothing for a keep-alive interval, it is disconnected. Large answers that are being built "
-        "have that many bytes at most.",
+        "nothing for three keep-alive intervals, it is disconnected. Large answers that are being "
+        "built have that many bytes at most.",
     )
     requests_per_connection_max: int = Field(
         default=10_000,

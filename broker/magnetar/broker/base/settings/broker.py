@@ -1249,6 +1249,15 @@ class BrokerSettings(
         description="Bytes of messages that brokers may send ahead for a session, estimated from "
         "earlier messages; receiverQueueSize is reduced to what fits.",
     )
+    websocket_decompressed_bytes_max: int = Field(
+        default=64 * _MIB,
+        ge=1,
+        le=1 << 40,
+        description="Most bytes of a message or batch after decompression for WebSocket consumers "
+        "and readers; above it a message is corrupt to them, and stays unacknowledged. A batch of "
+        "more than 65,536 messages needs 1 KiB of it for each message, and as much memory of the "
+        "broker.",
+    )
     websocket_unacknowledged_max: int = Field(
         default=50_000,
         ge=1,

@@ -141,24 +141,33 @@ class BookieServer:
             self.has_too_many_reads = False
             asyncio.get_running_loop().call_soon(self._try_all_again)
 
-    def on_unsent(self, before: int, now: int) -> bool:
+    def on_unsent(self, connection: "BookieConnection", before: int, now: int) -> bool:
         """Count the unsent reply bytes of a client that is behind; False: disconnect it.
 
         Counting the clients would not do: a client that falls behind still gets the replies to all
         reads that it has asked for. One that falls behind alone is tolerated.
 
         Args:
+            connection: the client's.
             before: the bytes that count for this client so far; 0 if it was not behind.
             now: the bytes that count for it from now on; 0 if it is not behind any more.
         """
         others = self._unsent_bytes - before
-        is_over = others + now > self._replies_bytes_max and (before > 0 or others > 0)
-        if is_over and now > before:
-            self.metrics.slow_clients_cut += 1
-            self._unsent_bytes = others
-            return False
+        if now > before and self._is_over(others, before, now):
+            # No transport says what a client has taken, until it is no longer behind: those that
+            # are merely slow count too much by now.
+            others = sum(
+                each.count_unsent() for each in self._connections if each is not connection
+            )
+            if self._is_over(others, before, now):
+                self.metrics.slow_clients_cut += 1
+                self._unsent_bytes = others
+                return False
         self._unsent_bytes = others + now
         return True
+
+    def _is_over(self, others: int, before: int, now: int) -> bool:
+        return others + now > self._replies_bytes_max and (before > 0 or others > 0)
 
     def admit(self, connection: "BookieConnection") -> bool:
         """Register a connection; return whether there is room for it."""
@@ -285,7 +294,7 @@ class BookieConnection(asyncio.Protocol):
         if transport is None:
             return
         unsent_bytes = transport.get_write_buffer_size()
-        if self._server.on_unsent(self._unsent_bytes, unsent_bytes):
+        if self._server.on_unsent(self, self._unsent_bytes, unsent_bytes):
             self._unsent_bytes = unsent_bytes
             return
         self._unsent_bytes = 0
@@ -293,10 +302,17 @@ class BookieConnection(asyncio.Protocol):
         _log.warning("bookie_slow_client_cut", peer=str(peer))
         self.close(abort=True)
 
+    def count_unsent(self) -> int:
+        """Return the unsent reply bytes that count for this client as of now."""
+        transport = self._transport or self._ending
+        if self._unsent_bytes and transport is not None:
+            self._unsent_bytes = transport.get_write_buffer_size()
+        return self._unsent_bytes
+
     def _catch_up(self) -> None:
         self._is_write_paused = False
         unsent_bytes, self._unsent_bytes = self._unsent_bytes, 0
-        self._server.on_unsent(unsent_bytes, 0)
+        self._server.on_unsent(self, unsent_bytes, 0)
 
     def try_again(self) -> None:
         """Handle the waiting frames, and resume reading, if both are possible now."""

@@ -37,9 +37,11 @@ class StuckTransport(asyncio.Transport):
         if not was_full and self._size_bytes > BUFFER_BYTES:
             self._connection.pause_writing()
 
-    def drain(self) -> None:
-        self._size_bytes = 0
-        self._connection.resume_writing()
+    def drain(self, left_bytes: int = 0) -> None:
+        """Let the client take its replies, except for some."""
+        self._size_bytes = left_bytes
+        if left_bytes <= BUFFER_BYTES // 4:
+            self._connection.resume_writing()
 
     def get_write_buffer_size(self) -> int:
         return self._size_bytes
@@ -49,6 +51,9 @@ class StuckTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.is_aborted
+
+    def close(self) -> None:
+        """Do nothing: the rest is sent when the client takes it."""
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -130,3 +135,26 @@ async def test_one_large_reply_to_a_client_that_is_behind_alone_is_sent() -> Non
     clients = Clients(1)
     clients.connections[0].send(bytes(2 * REPLIES_BYTES_MAX))
     assert clients.cut == []
+
+
+async def test_what_clients_have_taken_since_they_were_counted_counts_no_more() -> None:
+    clients = Clients(3)
+    clients.connections[0].send(bytes(REPLIES_BYTES_MAX - 100))
+    clients.transports[0].drain(BUFFER_BYTES // 2)  # slowly: writing is not resumed yet
+    clients.connections[1].send(bytes(BUFFER_BYTES + 1))
+    assert clients.cut == []
+    held = BUFFER_BYTES // 2 + BUFFER_BYTES + 1
+    clients.connections[1].send(bytes(REPLIES_BYTES_MAX - held))
+    assert clients.cut == []
+    clients.connections[2].send(bytes(BUFFER_BYTES + 1))
+    assert clients.cut == [2]
+    clients.connections[0].send(b"x")
+    assert clients.cut == [0, 2]
+
+
+async def test_what_is_left_of_a_connection_that_is_ending_counts() -> None:
+    clients = Clients(2)
+    clients.connections[0].send(bytes(REPLIES_BYTES_MAX))
+    clients.connections[0].close(abort=False)
+    clients.connections[1].send(bytes(BUFFER_BYTES + 1))
+    assert clients.cut == [1]

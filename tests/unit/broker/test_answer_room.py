@@ -1,14 +1,15 @@
 """Large answers wait, unbuilt, for a client that reads, and one that never reads is dropped."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from magnetar.broker.policies.model import Policies
 from magnetar.broker.protocol.answer_room import AnswerRoom
-from magnetar.broker.protocol.connection import Connection
-from magnetar.broker.schemas.model import SchemaData, SchemaType
+from magnetar.broker.protocol.connection import UNREAD_INTERVALS_MAX, Connection
+from magnetar.broker.schemas.model import SchemaData, SchemaType, StoredSchema
 from magnetar.sdk.wire import BaseCommand, TopicName, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, MemoryIO
@@ -43,9 +44,9 @@ class UnreadClient(Client):
 
     io: UnreadIO
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(self, harness: Harness, io: type[UnreadIO] = UnreadIO) -> None:
         super().__init__(harness, "client:1")
-        self.io = UnreadIO()
+        self.io = io()
         self.connection = self.io.connection = Connection(self.io, harness.services, "client:1")
         self.connect()
 
@@ -89,32 +90,142 @@ async def test_answers_are_built_as_far_as_they_are_read(harness: Harness, reque
     client = UnreadClient(harness)
     client.send_bytes(b"".join(encode_command(request_of(number)) for number in range(ANSWERS)))
     await settle(1000)
-    assert len(client.received()) < ANSWERS
-    unread, answered = client.io.unsent_bytes, set[int]()
-    assert HIGH < unread <= HIGH + MOST
+    answered = request_ids(client)
+    assert len(answered) < ANSWERS
+    assert HIGH < client.io.unsent_bytes <= HIGH + MOST
     while client.io.unsent_bytes:
         client.io.read()
         await settle(1000)
         assert client.io.unsent_bytes <= HIGH + MOST
-        for command, _ in client.received():
-            field = next(value for _, value in command.ListFields() if hasattr(value, "request_id"))
-            answered.add(field.request_id)
-    # The first ones were received above.
-    assert answered >= set(range(unread // (100 << 10) + 1, ANSWERS))
+        answered += request_ids(client)
+    assert sorted(answered) == list(range(ANSWERS))
 
 
-async def test_a_client_that_reads_none_of_its_answers_is_dropped(harness: Harness) -> None:
-    client = UnreadClient(harness)
-    client.io.unsent_bytes = MOST + 2
+def request_ids(client: UnreadClient) -> list[int]:
+    """Return the ids of the requests that were answered since the last call."""
+    fields = [value for command, _ in client.received() for _, value in command.ListFields()]
+    return [each.request_id for each in fields if hasattr(each, "request_id")]
+
+
+OTHER = "public/other"
+
+
+@pytest.fixture
+async def slow(monkeypatch: pytest.MonkeyPatch, harness: Harness) -> Harness:
+    """A broker that never comes to an end with reading a list or a schema, except for the list of
+    another namespace, and the schema of another topic."""
+    never, latest = asyncio.Event(), harness.services.schemas.latest
+
+    async def names(_self: object, namespace: str) -> list[str]:
+        if namespace == NAMESPACE:
+            await never.wait()
+        return [f"persistent://{namespace}/topic"]
+
+    async def schema(topic: TopicName) -> StoredSchema:
+        if topic == TopicName.parse(TOPIC):
+            await never.wait()
+        return await latest(topic)
+
+    monkeypatch.setattr(MemoryTopics, "names", names)
+    monkeypatch.setattr(harness.services.schemas, "latest", schema)
+    await harness.policies.have_namespace(OTHER)
+    for followed in (harness.services.topic_lists, harness.services.scalable_lists):
+        monkeypatch.setattr(followed, "_list_names", partial(names, None))
+    other = SchemaData(SchemaType.STRING)
+    await harness.services.schemas.put(TopicName.parse(f"{TOPIC}-2"), other, Policies())
+    return harness
+
+
+def scalable_watches(number: int) -> BaseCommand:
+    request = pb.CommandWatchScalableTopics(watch_id=number, namespace=NAMESPACE)
+    return BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS, watchScalableTopics=request)
+
+
+KINDS = {each.__name__: each for each in (lists, watches, schemas, scalable_watches)}
+SLOW_ONES = [
+    (slow_kind, kind)
+    for slow_kind in KINDS
+    for kind in KINDS
+    if slow_kind != kind or kind not in ("lists", "schemas")
+]
+
+
+@pytest.mark.parametrize(("slow_kind", "kind"), SLOW_ONES)
+async def test_answers_do_not_wait_for_what_others_read(
+    slow: Harness, slow_kind: str, kind: str
+) -> None:
+    client = UnreadClient(slow)
+    for number in range(10):
+        client.send_bytes(encode_command(KINDS[slow_kind](number)))
+    await settle(100)
+    assert client.received() == []
+    quick = KINDS[kind](99)
+    field = quick.ListFields()[1][1]
+    if isinstance(field, pb.CommandGetSchema):
+        field.topic = f"{TOPIC}-2"
+    else:
+        field.namespace = OTHER
+    client.send_bytes(encode_command(quick))
+    await settle(100)
+    assert len(client.received()) == 1
+
+
+@pytest.mark.parametrize("kind", [lists, schemas])
+async def test_few_answers_are_read_at_once(slow: Harness, kind: Any) -> None:
+    """Each list and each schema that is read is a copy."""
+    client, begun = UnreadClient(slow), 0
+
+    async def count(*_: object) -> None:
+        nonlocal begun
+        begun += 1
+        await asyncio.Event().wait()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryTopics, "names", count)
+        patch.setattr(slow.services.schemas, "latest", count)
+        client.send_bytes(b"".join(encode_command(kind(number)) for number in range(ANSWERS)))
+        await settle(100)
+    assert begun == MOST // (200 << 10)
+    client.connection.lost()
+
+
+class UnreadTlsIO(UnreadIO):
+    """TLS adds some bytes to each write, and counts them as unsent."""
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.unsent_bytes += 22
+
+
+@pytest.mark.parametrize("io", [UnreadIO, UnreadTlsIO])
+async def test_a_client_that_reads_none_of_its_answers_is_dropped(
+    harness: Harness, io: type[UnreadIO]
+) -> None:
+    client = UnreadClient(harness, io)
+    client.io.unsent_bytes = MOST + 1000
     client.connection.on_writable(False)
     assert client.io.is_paused
-    client.connection.on_tick()
-    client.io.unsent_bytes -= 1  # it reads, however slowly
-    client.connection.on_tick()
+    for _ in range(UNREAD_INTERVALS_MAX):
+        client.connection.on_tick()
     assert not client.io.is_closed
     client.connection.on_tick()
     assert client.io.is_closed
     assert harness.services.counters.connections_timed_out == 1
+
+
+@pytest.mark.parametrize("io", [UnreadIO, UnreadTlsIO])
+async def test_a_client_that_reads_in_steps_of_more_than_an_interval_stays(
+    harness: Harness, io: type[UnreadIO]
+) -> None:
+    client = UnreadClient(harness, io)
+    client.io.unsent_bytes = MOST + 10_000
+    client.connection.on_writable(False)
+    for tick in range(20):
+        client.connection.on_tick()
+        if tick % UNREAD_INTERVALS_MAX == 0:
+            client.io.unsent_bytes -= 200
+    assert client.connection.link.unsent_bytes > MOST
+    assert not client.io.is_closed
 
 
 async def test_a_client_that_is_not_read_for_another_reason_is_not_dropped(

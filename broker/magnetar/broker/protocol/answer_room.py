@@ -4,6 +4,9 @@ A request of 70 bytes may have an answer of megabytes, and thousands of requests
 of them holds room for its answer from before it is built until it is written. Room is given in the
 order of the requests, only while the connection takes more bytes, and only as much as may wait for
 the client. An answer that is larger than all of the room gets it alone.
+
+What an answer is built from is read before: then its size is known, and no answer waits for what
+another one reads.
 """
 
 import asyncio

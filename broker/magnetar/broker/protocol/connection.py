@@ -91,6 +91,11 @@ IDS_PER_TURN = 500
 ID_COST_BYTES = 512
 """Cost of one message id in the share of a turn, in bytes, beside its own."""
 
+UNREAD_INTERVALS_MAX = 3
+"""Keep-alive intervals without progress after which a client that reads no answers is disconnected.
+One is too few: a socket takes bytes in steps of more than a MiB, so that a client of 40 KB/s shows
+no progress for half a minute."""
+
 _CHEAP = frozenset(
     {BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG, BaseCommand.SEND}
 )
@@ -125,6 +130,8 @@ class Connection:
         self._is_ping_unanswered = False
         self._unread_at: int | None = None
         """Bytes sent until the last tick if the connection was full of answers then, else None."""
+        self._unread_ticks = 0
+        """Keep-alive intervals in a row without progress while the connection was full."""
         self._shares = services.shares
         self._is_resting = False
         """Whether the turn of the loop is used up, so that the connection waits for a later one."""
@@ -392,13 +399,21 @@ class Connection:
             self.link.write(PING_FRAME)
 
     def _is_stuck(self) -> bool:
-        """Whether the client has read nothing for an interval, while answers fill the connection.
+        """Whether the client has read nothing for several intervals, while answers fill the
+        connection.
 
-        Its answer to a PING cannot be read then, so silence proves nothing.
+        Its answer to a PING cannot be read then, so silence proves nothing. Over TLS, the bytes
+        sent seem to become fewer as the PING of each tick is written: the unsent bytes grow by more
+        than was written, by the overhead of its record.
         """
-        before = self._unread_at
-        self._unread_at = self.link.sent_bytes if self._is_unread else None
-        return before is not None and before == self._unread_at
+        before, self._unread_at = self._unread_at, None
+        if self._is_unread:
+            self._unread_at = self.link.sent_bytes
+        if self._unread_at is None or before is None or self._unread_at > before:
+            self._unread_ticks = 0
+        else:
+            self._unread_ticks += 1
+        return self._unread_ticks >= UNREAD_INTERVALS_MAX
 
     # Back-pressure
 

@@ -4,6 +4,7 @@ A lookup neither needs a topic nor creates one. Local failures are answered with
 never with ServiceNotReady, on which clients close their whole connection (trap 11).
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -41,6 +42,13 @@ class Lookups:
         self._link = link
         self._services = services
         self._login = login
+        # What is read may be a copy per request, and be kept while a client reads nothing. So as
+        # many are read at once as have room as answers; the room itself is for answers that are
+        # built, so that a slow read holds up only others of its kind.
+        settings = services.settings
+        room_bytes = settings.write_buffer_bytes_max
+        self._list_reads = asyncio.Semaphore(max(1, room_bytes // settings.message_bytes_max))
+        self._schema_reads = asyncio.Semaphore(max(1, room_bytes // settings.schema_bytes_max))
 
     def handlers(self) -> dict[int, Callable[[BaseCommand], None]]:
         return {
@@ -109,13 +117,14 @@ class Lookups:
         naming.check_text(request.namespace)
         await self._login.check(Action.LIST_TOPICS, Namespace(request.namespace))
         bytes_max = services.settings.message_bytes_max
-        async with self._link.room(bytes_max):
-            await self._answer_topics(request, bytes_max)
+        async with self._list_reads:
+            names = await topic_lists.names_of(
+                services.topics, request.namespace, request.mode, bytes_max
+            )
+            async with self._link.room(topic_lists.size_of(names)):
+                self._answer_topics(request, names)
 
-    async def _answer_topics(self, request: CommandGetTopicsOfNamespace, bytes_max: int) -> None:
-        names = await topic_lists.names_of(
-            self._services.topics, request.namespace, request.mode, bytes_max
-        )
+    def _answer_topics(self, request: CommandGetTopicsOfNamespace, names: list[str]) -> None:
         current = topic_lists.topics_hash(names)
         # Not filtered by the pattern: clients do that themselves.
         is_changed = not request.topics_hash or request.topics_hash != current
@@ -138,15 +147,16 @@ class Lookups:
         name = naming.topic_of(request.topic)
         await self._login.check(Action.LOOKUP, Topic(name))
         await services.topics.check_namespace(name.namespace_name)
-        async with self._link.room(services.settings.schema_bytes_max):
+        async with self._schema_reads:
             if request.HasField("schema_version"):
                 version = version_of_bytes(request.schema_version)
                 found = await services.schemas.get(name, version)
             else:
                 found = await services.schemas.latest(name)
-            schema = wire_of_schema(found.schema, schema_id(name))
-            answer = replies.schema(request.request_id, schema, version_to_bytes(found.version))
-            self._link.write(answer)
+            async with self._link.room(found.schema.size_bytes):
+                schema = wire_of_schema(found.schema, schema_id(name))
+                version_bytes = version_to_bytes(found.version)
+                self._link.write(replies.schema(request.request_id, schema, version_bytes))
 
     def _on_create_schema(self, command: BaseCommand) -> None:
         request = command.getOrCreateSchema

@@ -18,6 +18,7 @@ from magnetar.broker.protocol.login import Login
 from magnetar.broker.protocol.topic_watchers import TopicPattern, WatchedList
 from magnetar.broker.security import Action, Namespace
 from magnetar.broker.topics import topic_lists
+from magnetar.broker.topics.followed_lists import FollowedList
 from magnetar.broker.topics.services import Services
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
@@ -151,25 +152,22 @@ class ScalableWatches:
         naming.check_text(namespace, request.current_hash)
         await self._login.check(Action.LIST_TOPICS, Namespace(namespace))
         topic_lists.check_name(namespace)
-        async with self._link.room(self._settings.message_bytes_max):
-            await self._answer_topics(request, watch)
-
-    async def _answer_topics(
-        self, request: pb.CommandWatchScalableTopics, watch: _TopicsWatch
-    ) -> None:
-        namespace = watch.namespace
-        if not self._is_current_topics(watch):
-            return
         followed = self._lists.join(namespace, watch.on_change)
         try:
-            names = await followed.names()
-            topic_lists.check_size(names, namespace, self._settings.message_bytes_max)
-        except BaseException:
-            self._lists.leave(namespace, watch.on_change)
-            raise
+            size_bytes = topic_lists.size_of(await followed.names())
+            async with self._link.room(min(size_bytes, self._settings.message_bytes_max)):
+                self._answer_topics(request, watch, followed)
+        finally:
+            if watch.list is None:
+                self._lists.leave(namespace, watch.on_change)
+
+    def _answer_topics(
+        self, request: pb.CommandWatchScalableTopics, watch: _TopicsWatch, followed: FollowedList
+    ) -> None:
         if self._link.is_closed or not self._is_current_topics(watch):
-            self._lists.leave(namespace, watch.on_change)
             return
+        names = followed.known  # perhaps newer, after a long wait
+        topic_lists.check_size(names, watch.namespace, self._settings.message_bytes_max)
         watch.list = WatchedList(_EVERYTHING, names)
         if request.current_hash != topic_lists.topics_hash(names):
             self._link.write(replies.scalable_topics(watch.watch_id, names))

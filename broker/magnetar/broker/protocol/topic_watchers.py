@@ -206,25 +206,28 @@ class TopicWatchers:
         length_max = self._settings.topics_pattern_length_max
         pattern = TopicPattern(request.topics_pattern, length_max=length_max)
         topic_lists.check_name(namespace)
-        async with self._link.room(self._settings.message_bytes_max):
-            await self._answer(request, watcher, pattern)
-
-    async def _answer(
-        self, request: CommandWatchTopicList, watcher: _Watcher, pattern: TopicPattern
-    ) -> None:
-        namespace = request.namespace
-        if not self._is_current(watcher):
-            raise NotAllowedError(f"topic watcher {watcher.watcher_id} was closed meanwhile")
         followed = self._lists.join(namespace, watcher.on_change)
         try:
-            watched = await _watched_list(pattern, followed)
-            names = watched.names
-            topic_lists.check_size(names, namespace, self._settings.message_bytes_max)
-            if self._link.is_closed or not self._is_current(watcher):
-                raise NotAllowedError(f"topic watcher {watcher.watcher_id} was closed meanwhile")
-        except BaseException:
-            self._lists.leave(namespace, watcher.on_change)
-            raise
+            # What matches is not looked for before there is room: each watcher has its own list.
+            size_bytes = topic_lists.size_of(await followed.names())
+            async with self._link.room(min(size_bytes, self._settings.message_bytes_max)):
+                await self._answer(request, watcher, pattern, followed)
+        finally:
+            if watcher.list is None:
+                self._lists.leave(namespace, watcher.on_change)
+
+    async def _answer(
+        self,
+        request: CommandWatchTopicList,
+        watcher: _Watcher,
+        pattern: TopicPattern,
+        followed: FollowedList,
+    ) -> None:
+        self._check_current(watcher)
+        watched = await _watched_list(pattern, followed)
+        names = watched.names
+        topic_lists.check_size(names, request.namespace, self._settings.message_bytes_max)
+        self._check_current(watcher)
         watcher.list = watched
         current = topic_lists.topics_hash(names)
         self._link.write(
@@ -235,6 +238,15 @@ class TopicWatchers:
                 topics_hash=current,
             )
         )
+
+    def _check_current(self, watcher: _Watcher) -> None:
+        """Refuse to answer a watcher that was closed or replaced, as its client knows.
+
+        Raises:
+            NotAllowedError
+        """
+        if self._link.is_closed or not self._is_current(watcher):
+            raise NotAllowedError(f"topic watcher {watcher.watcher_id} was closed meanwhile")
 
     def _is_current(self, watcher: _Watcher) -> bool:
         return self._watchers.get(watcher.watcher_id) is watcher
@@ -286,9 +298,9 @@ class TopicWatchers:
 
 
 async def _watched_list(pattern: TopicPattern, followed: FollowedList) -> WatchedList:
-    """Return what matches now; nothing is awaited between the last look at the list and the
-    return."""
-    names = await followed.names()
+    """Return what matches of the list as last read; nothing is awaited between the last look at it
+    and the return."""
+    names = followed.known
     matching: list[str] = []
     for start in range(0, len(names), _NAMES_PER_TURN):
         if start:

@@ -92,6 +92,12 @@ class SchemaData:
     data: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the definition and its properties."""
+        properties = self.properties.items()
+        return len(self.data) + sum(len(key) + len(value) for key, value in properties)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:

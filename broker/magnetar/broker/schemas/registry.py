@@ -336,8 +336,7 @@ class SchemaRegistry:
     # Parts
 
     def _parsed(self, schema: SchemaData) -> Definition:
-        size, limit = len(schema.data), self._settings.schema_bytes_max
-        size += sum(len(key) + len(value) for key, value in schema.properties.items())
+        size, limit = schema.size_bytes, self._settings.schema_bytes_max
         if size > limit:
             raise InvalidSchemaError(f"the schema has {size} bytes; the limit is {limit}")
         return parse(schema)

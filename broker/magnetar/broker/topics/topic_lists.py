@@ -79,12 +79,17 @@ def check_size(names: Sequence[str], namespace: str, bytes_max: int) -> None:
     Raises:
         NotAllowedError: the names do not fit in a frame.
     """
-    size = sum(len(name.encode()) + NAME_BYTES for name in names)
+    size = size_of(names)
     if size > bytes_max:
         raise NotAllowedError(
             f"the names of the {len(names)} topics of {namespace} have {size} bytes, and an answer "
             f"has room for {bytes_max}"
         )
+
+
+def size_of(names: Sequence[str]) -> int:
+    """Return about the bytes that names take in a frame."""
+    return sum(len(name.encode()) + NAME_BYTES for name in names)
 
 
 def topics_hash(names: Sequence[str]) -> str:

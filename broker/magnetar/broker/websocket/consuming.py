@@ -307,6 +307,7 @@ class ConsumerSession(_Receiving):
                 batch_index_ack=True,
                 nack_delay_ms=parameters.nack_delay_ms,
                 priority_level=parameters.priority_level,
+                decompressed_bytes_max=self._settings.websocket_decompressed_bytes_max,
             ),
         )
         self._sizes[consumer] = size
@@ -428,6 +429,7 @@ class ReaderSession(_Receiving):
             ReaderSettings(
                 name=self._parameters.name,
                 receiver_queue_messages=size.messages,
+                decompressed_bytes_max=self._settings.websocket_decompressed_bytes_max,
             ),
         )
         self._sizes[reader.consumer] = size

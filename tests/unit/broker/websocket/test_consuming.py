@@ -23,7 +23,8 @@ from magnetar.sdk.consumer import Consumer
 from magnetar.sdk.errors import SdkError
 from magnetar.sdk.message import Message
 from magnetar.sdk.message_id import MessageId
-from magnetar.sdk.settings import ConsumerSettings
+from magnetar.sdk.reader import Reader
+from magnetar.sdk.settings import ConsumerSettings, ReaderSettings
 from magnetar.sdk.wire import TopicName
 from tests.unit.broker.harness import Harness
 from tests.unit.broker.websocket.test_producing import FakeSocket
@@ -86,6 +87,7 @@ class Namespace:
         self.names = list(names)
         self.busy: set[str] = set()
         self.queues: dict[str, int] = {}
+        self.decompressed_bytes_max: list[int] = []
         self.consumers: list[AsyncMock] = []
 
     async def names_of(self, _: str) -> list[str]:
@@ -102,10 +104,17 @@ class Namespace:
         if name in self.busy:
             raise SdkError("it has a consumer already")
         self.queues[name] = settings.receiver_queue_messages
+        self.decompressed_bytes_max.append(settings.decompressed_bytes_max)
         made = AsyncMock(spec=Consumer)
         made.take_nowait = lambda _: []
         self.consumers.append(made)
         return cast(Consumer, made)
+
+    async def reader(self, _topic: str, _start: object, settings: ReaderSettings) -> Reader:
+        self.decompressed_bytes_max.append(settings.decompressed_bytes_max)
+        made = AsyncMock(spec=Reader)
+        made.consumer = AsyncMock(spec=Consumer)
+        return cast(Reader, made)
 
 
 def names_in(session: ConsumerSession) -> list[str]:
@@ -214,6 +223,26 @@ async def test_a_topic_that_cannot_be_opened_keeps_a_pattern_from_no_other() -> 
     await session.discover()
     assert names_in(session) == ["a", "b", "busy"]
     await session.close()
+
+
+async def test_a_setting_lets_sessions_read_larger_batches() -> None:
+    """Which another client may have stored, as of more than 65,536 messages."""
+    namespace, bytes_max = Namespace("a"), 1 << 30
+    session = consumer_session(CONSUMER, namespace, websocket_decompressed_bytes_max=bytes_max)
+    await session.open()
+    topic = TopicName.parse(f"{NAMESPACE}topic")
+    reader = ReaderSession(
+        topic,
+        ReaderParameters.of({}, queue_max=10),
+        rights(),
+        cast(Links, namespace),
+        BrokerSettings(websocket_decompressed_bytes_max=bytes_max),
+        clock=SystemClock(),
+    )
+    await reader.open()
+    assert namespace.decompressed_bytes_max == [bytes_max, bytes_max]
+    await session.close()
+    await reader.close()
 
 
 async def test_topics_that_come_later_share_the_queue_of_their_session() -> None:

@@ -144,8 +144,8 @@ class BrokerSettings(
         ge=4096,
         description="Unsent bytes of a connection at which the broker also stops reading from it, "
         "because its client sends requests without reading the answers; if the client then reads "
-        "nothing for a keep-alive interval, it is disconnected. Large answers that are being built "
-        "have that many bytes at most.",
+        "nothing for three keep-alive intervals, it is disconnected. Large answers that are being "
+        "built have that many bytes at most.",
     )
     requests_per_connection_max: int = Field(
         default=10_000,
@@ -1248,6 +1248,15 @@ class BrokerSettings(
         ge=1,
         description="Bytes of messages that brokers may send ahead for a session, estimated from "
         "earlier messages; receiverQueueSize is reduced to what fits.",
+    )
+    websocket_decompressed_bytes_max: int = Field(
+        default=64 * _MIB,
+        ge=1,
+        le=1 << 40,
+        description="Most bytes of a message or batch after decompression for WebSocket consumers "
+        "and readers; above it a message is corrupt to them, and stays unacknowledged. A batch of "
+        "more than 65,536 messages needs 1 KiB of it for each message, and as much memory of the "
+        "broker.",
     )
     websocket_unacknowledged_max: int = Field(
         default=50_000,

@@ -46,7 +46,7 @@ class Opener:
         self.may_open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(
-        self, _name: TopicName, _tenure: HeldTenure, _policies: Policies
+        self, _name: TopicName, _tenure: HeldTenure, _policies: Policies, *, must_exist: bool
     ) -> tuple[Topic, MemoryLog]:
         self.opened += 1
         await self.may_open
@@ -65,7 +65,8 @@ class Free:
     def held(self, _name: TopicName) -> None:
         return None
 
-    async def check(self, _name: TopicName, *, may_create: bool) -> None: ...
+    async def check(self, _name: TopicName, *, may_create: bool) -> bool:
+        return not may_create
 
 
 class Scene:

@@ -7,6 +7,7 @@ topic deletes it: a reader then has to plan again.
 """
 
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -73,6 +74,10 @@ class CompactedRows:
         self._rows = rows
         self._at: tuple[LedgerPart, int] | None = None
         """Part and entry id of the compacted entry that is being decoded."""
+        self._place = (-1, -1)
+        """Position of its entry in the topic."""
+        self._looked_back_to = sys.maxsize
+        """Lowest entry id of a compacted entry that `_before` has yielded."""
         self._entries = BoundedEntryRows(
             rows,
             topic=wanted.topic,
@@ -96,7 +101,9 @@ class CompactedRows:
                 for first, found in reads.entries(part):
                     for number, stored in enumerate(found, first):
                         self._at = (part, number)
-                        self._entries.add(*unpack(stored))
+                        ledger_id, entry_id, payload = unpack(stored)
+                        self._place = (ledger_id, entry_id)
+                        self._entries.add(ledger_id, entry_id, payload)
                         if self._rows.is_full:
                             yield from self._taken()
         except DataLossError as error:
@@ -111,21 +118,30 @@ class CompactedRows:
         if batch.num_rows:
             yield batch
 
-    def _before(self, _ledger_id: int, _entry_id: int) -> Iterator[bytes]:
-        """Yield the entries before the one that is being decoded, nearest first.
+    def _before(self, ledger_id: int, entry_id: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the entries before the one that is being decoded, nearest first; or, given another
+        position, those before all that were yielded so far.
 
         The compacted ledger has all chunks of a message, or none.
         """
         assert self._at is not None
         part, number = self._at
+        if (ledger_id, entry_id) != self._place:
+            number = min(number, self._looked_back_to)
         lowest = max(0, number - CHUNK_LOOK_BACK_ENTRIES_MAX)
         reads = _reads_of(self._slice)  # the other reads are in the middle of an answer
         try:
             for behind in range(number, lowest, -_LOOK_BACK_ENTRIES):
                 first = max(lowest, behind - _LOOK_BACK_ENTRIES)
                 some = replace(part, first=first, last=behind - 1, length=-1)
-                found = [unpack(each)[2] for _, run in reads.entries(some) for each in run]
-                yield from reversed(found)
+                found = [
+                    (at, unpack(each))
+                    for at_first, run in reads.entries(some)
+                    for at, each in enumerate(run, at_first)
+                ]
+                for at, entry in reversed(found):
+                    self._looked_back_to = min(self._looked_back_to, at)
+                    yield entry
         finally:
             reads.close()
 

@@ -101,6 +101,8 @@ def test_blocks_are_planned_in_the_order_in_which_they_came(
 
 @example([[0], [1]], 2, 0)
 @example([[3], [1], [2]], 3, 2)
+@example([[9], [5], [1], [3, 5], [1, 2, 3]], 5, 5)
+@example([[9], [2, 4], [2, 4], [3], [2, 4]], 5, 3)
 @given(st.lists(id_sets, min_size=1, max_size=8), st.integers(1, 8), st.integers(0, 45))
 def test_the_newest_run_is_found_and_nothing_newer_lies_below_the_ceiling(
     blocks: list[list[int]], older: int, entry_id: int

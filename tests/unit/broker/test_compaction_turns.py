@@ -14,6 +14,7 @@ from magnetar.ledger.errors import LedgerError
 from magnetar.ledger.system import SystemClock
 from magnetar.sdk.batch import encode_batch
 from magnetar.sdk.wire import MessageMetadata, encode_payload
+from magnetar.sdk.wire.batches import BATCH_MESSAGES_MAX
 from magnetar.sdk.wire.compression import Compression, compress
 from magnetar.sdk.wire.pulsar_pb2 import CompressionType, SingleMessageMetadata
 from tests.unit.broker.memory_log import MemoryLog
@@ -128,3 +129,31 @@ async def test_the_rate_limit_counts_what_compressed_batches_hold(*, is_damaged:
     begin_s = loop.time()
     await learn(source, settings)
     assert loop.time() - begin_s >= 0.19
+
+
+class CountedSource(Source):
+    """A source that counts the bytes beyond those of the entries."""
+
+    added_bytes = 0
+
+    async def pause_after(self, entry: bytes, opened: OpenedEntry) -> None:
+        before = self._unpaid_bytes
+        await super().pause_after(entry, opened)
+        self.added_bytes += max(0, self._unpaid_bytes - before)
+
+
+@pytest.mark.parametrize(("messages", "counts"), [(1, True), (BATCH_MESSAGES_MAX + 1, False)])
+async def test_a_batch_that_is_not_decompressed_counts_as_it_is_stored(
+    messages: int, *, counts: bool
+) -> None:
+    """A false number of messages, or a false size, must not hold up the compaction of a topic."""
+    body = encode_batch([bytes(100_000)], [b""], 0)
+    entry = compressed(body, messages)
+    log = MemoryLog()
+    log.store(entry)
+    settings = BrokerSettings(compaction_bytes_per_s=0)
+    source = CountedSource(
+        log, None, log.last_confirmed, settings, clock=SystemClock(), check=lambda: None
+    )
+    await learn(source, settings)
+    assert source.added_bytes == (len(body) - len(entry) if counts else 0)

@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 class _Layer:
-    """Runs of one ledger, each above all that were added before it to this layer."""
+    """Runs of one ledger that do not overlap, in the order of their ids."""
 
     __slots__ = ("_firsts", "last", "runs")
 
@@ -47,9 +47,23 @@ class _Layer:
         self.last = -1
 
     def append(self, run: PacketRun) -> None:
+        """Add a run that lies above this layer."""
         self.last = run.last
         self.runs.append(run)
         self._firsts.append(run.first)
+
+    def insert(self, run: PacketRun) -> bool:
+        """Add a run between others, in place of those that it hides; False if it overlaps more."""
+        stop = bisect_right(self._firsts, run.last)
+        start = bisect_right(self._firsts, run.first)
+        if start > 0 and self.runs[start - 1].last >= run.first:
+            start -= 1
+        if not all(_hides(run, each) for each in self.runs[start:stop]):
+            return False
+        self.runs[start:stop] = [run]
+        self._firsts[start:stop] = [run.first]
+        self.last = self.runs[-1].last
+        return True
 
     def extend(self, above: "_Layer") -> None:
         """Add the runs of a layer that lies above this one."""
@@ -76,8 +90,10 @@ class LedgerRuns:
 
     Usually every run lies above all earlier ones, and one layer has them all. A run that does not,
     for example of a recovery that writes entries back, gets into a later layer: the first one for
-    which the run lies above everything in it and in the layers after it. So where runs of two
-    layers overlap, the later layer has the newer run.
+    which the run lies above everything in it and in the layers after it; else into the last one, if
+    it fits between its runs or hides some of them; else into a new one. So where runs of two layers
+    overlap, the later layer has the newer run. Many layers come only of runs that overlap each
+    other in part, each time again.
 
     Finding an entry costs one bisection per layer. A search of the runs one by one would make a
     long read quadratic, on the event loop, after a single repeated add.
@@ -128,6 +144,8 @@ class LedgerRuns:
         while layers[at - 1].last < run.first:
             at -= 1
         if at == len(layers):
+            if at > 1 and layers[-1].insert(run):
+                return
             layers.append(_Layer())
         layers[at].append(run)
 
@@ -146,6 +164,13 @@ class LedgerRuns:
     def drop_layers(self) -> None:
         """Drop the references of the layers to the runs, which are not found any more."""
         self._layers = [_Layer()]
+
+
+def _hides(newer: PacketRun, older: PacketRun) -> bool:
+    """Whether a run holds all entries of another one."""
+    if newer.ids is None:
+        return newer.first <= older.first and older.last <= newer.last
+    return newer.ids == older.ids
 
 
 _NOTHING = Found(None, ENTRY_ID_MAX)

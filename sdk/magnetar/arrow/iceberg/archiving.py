@@ -13,7 +13,7 @@ table, and moves after each commit.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -42,6 +42,7 @@ from magnetar.arrow.iceberg.commits import CompactionLimits, ExpiryLimits, Head
 from magnetar.arrow.iceberg.evolution import stored_schema
 from magnetar.arrow.iceberg.iceberg_table import IcebergTable, Surroundings
 from magnetar.arrow.iceberg.watermark import (
+    DeletedTopics,
     Mark,
     Watermark,
     check_kept,
@@ -194,6 +195,8 @@ class _Plan:
 
     states: Mapping[str, TopicState]
     slices: list[Slice]
+    deleted: Collection[str]
+    """Topics with marks that were deleted."""
 
 
 class Archiver:
@@ -225,6 +228,7 @@ class Archiver:
         self._new_at_s = world.monotonic_s()
         self._missing: set[str] = set()
         """Topics whose loss was already logged."""
+        self._deleted = DeletedTopics()
         self.progress = Progress()
 
     def close(self) -> None:
@@ -300,7 +304,15 @@ class Archiver:
         slices = driver.slices(states, starts, ends, schema)
         if slices:
             self._table.evolve(columns)
-        return _Plan(states, slices)
+        return _Plan(states, slices, self._deleted_of(states))
+
+    def _deleted_of(self, states: Mapping[str, TopicState]) -> Collection[str]:
+        """Return the topics of both tables that were deleted."""
+        marks = merged(self._undecoded_head.watermark, self._head.watermark)
+        driver = self._driver
+        return self._deleted.find(
+            marks, states, driver.selects, lambda: driver.topics(missing_ok=True)
+        )
 
     def _value_schema(self, states: Mapping[str, TopicState]) -> ValueSchema:
         """Return the newest schema of the topics, plus the fields that it has dropped."""
@@ -402,9 +414,7 @@ class Archiver:
             self._keep_up(files_min=self._settings.files_min)
 
     def _pruned(self, marks: Watermark, plan: _Plan) -> dict[str, Mark]:
-        return pruned(
-            marks, plan.states, self._driver.selects, allows_loss=self._settings.allows_loss
-        )
+        return pruned(marks, plan.deleted, allows_loss=self._settings.allows_loss)
 
     def _add_undecoded(self, batch: _Batch, marks: Watermark, plan: _Plan) -> int:
         """Add the undecoded rows that the second table lacks; return their number."""

@@ -10,7 +10,7 @@ exist.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from magnetar.arrow.errors import DataLossError, TableError
@@ -116,32 +116,63 @@ def snapshots_max(marks: Watermark, *, most: int) -> int:
     return min(most, WATERMARKS_BYTES_MAX // len(encode_watermark(marks)))
 
 
-def pruned(
-    marks: Watermark,
-    states: Mapping[str, TopicState],
-    selects: Callable[[str], bool],
-    *,
-    allows_loss: bool,
-) -> dict[str, Mark]:
+def pruned(marks: Watermark, deleted: Collection[str], *, allows_loss: bool) -> dict[str, Mark]:
     """Return the marks without those of deleted topics, if there are many marks.
 
     Otherwise the topics of a table's whole life would have to fit into one watermark. A topic that
     is created again has new ledgers, and is archived from its beginning.
 
     Args:
-        states: all topics that exist, of those that are selected.
-        selects: whether the job archives a topic. Nothing is known of other topics.
+        deleted: as `DeletedTopics` has found them.
         allows_loss: whether marks with entries left after them, which are lost, may leave too.
     """
     if len(marks) <= MARKS_PRUNED_ABOVE:
         return dict(marks)
+    return {
+        topic: mark
+        for topic, mark in marks.items()
+        if topic not in deleted or (mark.entries_left > 0 and not allows_loss)
+    }
 
-    def is_kept(topic: str, mark: Mark) -> bool:
-        state = states.get(topic)
-        is_deleted = (state is None or not state.is_there) and selects(topic)
-        return not is_deleted or (mark.entries_left > 0 and not allows_loss)
 
-    return {topic: mark for topic, mark in marks.items() if is_kept(topic, mark)}
+class DeletedTopics:
+    """The topics with marks that were missing in two looks in a row.
+
+    One look is not enough: if a topic is missing in it by mistake, as of a server that is behind,
+    and loses its mark, all of it would be archived a second time.
+    """
+
+    def __init__(self) -> None:
+        self._missing: set[str] | None = None
+        """Topics that were missing in the last look; None before the first one."""
+
+    def find(
+        self,
+        marks: Watermark,
+        states: Mapping[str, TopicState],
+        selects: Callable[[str], bool],
+        look_again: Callable[[], Mapping[str, TopicState]],
+    ) -> set[str]:
+        """Return the topics that are missing in this look, and were in the last one.
+
+        Args:
+            marks: of all topics that are archived.
+            states: all topics that exist, of those that are selected.
+            selects: whether the job archives a topic. Nothing is known of other topics.
+            look_again: returns new states; called if there was no look before.
+        """
+        missing, before = _missing(marks, states, selects), self._missing
+        self._missing = missing
+        if before is None and missing and len(marks) > MARKS_PRUNED_ABOVE:
+            before = _missing(marks, look_again(), selects)
+        return missing & (before or set())
+
+
+def _missing(
+    marks: Watermark, states: Mapping[str, TopicState], selects: Callable[[str], bool]
+) -> set[str]:
+    there = {topic for topic, state in states.items() if state.is_there}
+    return {topic for topic in marks if topic not in there and selects(topic)}
 
 
 def is_archived(marks: Watermark, topic: str, *, ledger_id: int, entry_id: int) -> bool:

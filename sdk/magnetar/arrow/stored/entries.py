@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from magnetar.arrow.stored.arrow_rows import ArrowRows
 from magnetar.arrow.stored.batch_split import split_batch
+from magnetar.arrow.stored.chunk_search import Place, SearchedEntries
 from magnetar.arrow.stored.errors import CorruptDataError, HeadlessMessageError, UnreachableError
 from magnetar.arrow.stored.slices import NO_TIME_MS, NO_VERSION
 from magnetar.arrow.stored.stored_values import Part
@@ -29,8 +30,9 @@ T = TypeVar("T")
 _BASE64_SPACE = b" \t\r\n"
 """Whitespace in base64: encoders break long lines."""
 
-FetchBefore = Callable[[int, int], Iterator[bytes]]
-"""Yields the entries before this ledger and entry id, nearest first, up to some bound."""
+FetchBefore = Callable[[int, int], Iterator[tuple[int, int, bytes]]]
+"""Yields the entries before this ledger and entry id, with theirs, nearest first, up to some
+bound."""
 
 Decrypt = Callable[[bytes, MessageMetadata], bytes]
 """Returns the body of a message before its producer encrypted it; raises an SdkError if no key
@@ -60,11 +62,7 @@ class EntryRows:
         self._chunks: dict[str, dict[int, bytes]] = {}
         """Messages whose last chunk has not come: id -> number of the chunk -> its body."""
         self._chunk_bytes = 0
-        self._has_searched = False
-        """Whether a search went through all entries before some entry of the slice, in vain."""
-        self._findable: set[int] = set()
-        """Hashes of the ids of the messages of which that search has seen chunks, and of those
-        whose chunks were dropped since the slice began."""
+        self._searched = SearchedEntries()
         self._has_told = False
 
     def add(
@@ -119,6 +117,7 @@ class EntryRows:
         metadata, body_at = split_payload(payload)
         if metadata.HasField("marker_type"):
             return  # written by a broker: not a message
+        self._searched.read(metadata)
         body: Part = memoryview(payload)[body_at:]
         if metadata.encryption_keys:
             body = self._opened(metadata, bytes(body))
@@ -234,7 +233,8 @@ class EntryRows:
         self._chunk_bytes += len(body) - len(chunks.get(metadata.chunk_id, b""))
         chunks[metadata.chunk_id] = body
         if metadata.chunk_id == count - 1:
-            self._take_earlier(metadata, chunks, ledger_id, entry_id)
+            self._take_earlier(metadata, chunks, (ledger_id, entry_id))
+            self._searched.ended(name)
             del self._chunks[name]
             self._chunk_bytes -= sum(map(len, chunks.values()))
             if len(chunks) < count:
@@ -244,33 +244,33 @@ class EntryRows:
             # Producers that died between two chunks leave them behind. The oldest are dropped, and
             # fetched again if their message ends after all.
             oldest = next(iter(self._chunks))
-            self._findable.add(hash(oldest))
+            self._searched.dropped(oldest)
             self._chunk_bytes -= sum(map(len, self._chunks.pop(oldest).values()))
         return None
 
-    def _take_earlier(
-        self, last: MessageMetadata, chunks: dict[int, bytes], ledger_id: int, entry_id: int
-    ) -> None:
+    def _take_earlier(self, last: MessageMetadata, chunks: dict[int, bytes], place: Place) -> None:
         """Look for missing chunks before the slice, or among those that were dropped.
 
-        A search in vain reads a great many entries. It remembers the messages that have chunks
-        there, so that the next messages without a beginning are not searched for.
+        A search in vain may read a great many entries. What it has passed is noted, and is not
+        read again for other messages.
 
         Raises:
             CorruptDataError: the message is larger than the limit for chunked messages.
         """
-        count = last.num_chunks_from_msg
+        count, searched = last.num_chunks_from_msg, self._searched
         if len(chunks) == count:
             return
-        if self._has_searched and hash(last.uuid) not in self._findable:
-            self._tell_left_out(ledger_id, entry_id)
+        start = searched.start(last, place)
+        if start is None:
             return
+        if searched.is_all and not searched.may_be_begun(last.uuid):
+            self._tell_left_out(*place)
+            return
+        searched.begin(place)
         size = sum(map(len, chunks.values()))
-        seen: set[int] = set()
-        for payload in self._fetch_before(ledger_id, entry_id):
+        for ledger_id, entry_id, payload in self._fetch_before(*start):
             metadata, body_at = split_payload(payload)
-            if metadata.uuid:
-                seen.add(hash(metadata.uuid))
+            searched.passed((ledger_id, entry_id), metadata)
             if metadata.uuid == last.uuid and metadata.num_chunks_from_msg == count:
                 if metadata.chunk_id == count - 1:
                     return  # the message ended there; this chunk was stored a second time
@@ -293,8 +293,7 @@ class EntryRows:
                 and metadata.sequence_id < last.sequence_id
             ):
                 return  # an earlier message of the producer: the first chunk was never stored
-        self._findable |= seen
-        self._has_searched = True
+        searched.is_all = True
 
     def _tell_left_out(self, ledger_id: int, entry_id: int) -> None:
         if not self._has_told:

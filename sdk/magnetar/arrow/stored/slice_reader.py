@@ -149,9 +149,9 @@ class SliceReader:
         finally:
             losses.end()
 
-    def _before(self, ledger_id: int, entry_id: int) -> Iterator[bytes]:
-        """Yield the entries before this one, nearest first, to find the beginning of a chunked
-        message.
+    def _before(self, ledger_id: int, entry_id: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the entries before this one, with their ledgers and ids, nearest first, to find the
+        beginning of a chunked message.
 
         Raises:
             HeadlessMessageError: the beginning is not within the limits, or is gone, and
@@ -168,11 +168,15 @@ class SliceReader:
                 while last >= 0 and left > 0:
                     first = max(0, last - step + 1)
                     some = _widened(part, first, last)
-                    found = [each for _, payloads in reads.entries(some) for each in payloads]
+                    found = [
+                        (part.ledger_id, number, each)
+                        for at_first, payloads in reads.entries(some)
+                        for number, each in enumerate(payloads, at_first)
+                    ]
                     yield from reversed(found)
                     left -= last - first + 1
                     last = first - 1
-                    is_small = sum(map(len, found)) < _LOOK_BACK_BYTES
+                    is_small = sum(len(each) for _, _, each in found) < _LOOK_BACK_BYTES
                     step = min(2 * step, _LOOK_BACK_ENTRIES_MAX) if is_small else step
                 last = (1 << 63) - 1
             if left <= 0 or len(self._slice.before) >= LEDGERS_BEFORE_MAX:

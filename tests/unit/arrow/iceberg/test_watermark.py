@@ -11,6 +11,7 @@ from magnetar.arrow.iceberg.watermark import (
     MARKS_PRUNED_ABOVE,
     WATERMARK_TOPICS_MAX,
     WATERMARKS_BYTES_MAX,
+    DeletedTopics,
     Mark,
     check_kept,
     encode_watermark,
@@ -165,18 +166,46 @@ def test_marks_of_deleted_topics_leave_a_large_watermark() -> None:
     marks = many(MARKS_PRUNED_ABOVE + 1)
     there = f"{TOPIC}-5"
     states = {there: state(10), f"{TOPIC}-6": TopicState(TOPIC, 6, is_there=False)}
-    assert pruned(marks, states, lambda _: True, allows_loss=False) == {there: marks[there]}
+    deleted = DeletedTopics().find(marks, states, lambda _: True, lambda: states)
+    assert pruned(marks, deleted, allows_loss=False) == {there: marks[there]}
+
+
+def test_a_topic_that_is_missing_in_one_look_is_not_deleted() -> None:
+    marks = many(MARKS_PRUNED_ABOVE + 1)
+    wrong, right = dict.fromkeys(list(marks)[2:], state(10)), dict.fromkeys(marks, state(10))
+    found = DeletedTopics()
+    looks = [wrong, right, wrong, wrong, right, wrong]
+    deleted = [found.find(marks, each, lambda _: True, lambda: right) for each in looks]
+    gone = set(list(marks)[:2])
+    assert deleted == [set(), set(), set(), gone, set(), set()]
+
+
+def test_a_look_is_repeated_only_if_there_is_something_to_leave() -> None:
+    marks = many(MARKS_PRUNED_ABOVE)
+    one_more = {**marks, TOPIC: Mark(7, 1)}
+    looks: list[None] = []
+
+    def look_again() -> dict[str, TopicState]:
+        looks.append(None)
+        return {}
+
+    there = dict.fromkeys(one_more, state(10))
+    assert DeletedTopics().find(marks, {}, lambda _: True, look_again) == set()
+    assert DeletedTopics().find(one_more, there, lambda _: True, look_again) == set()
+    assert looks == []
+    assert DeletedTopics().find(one_more, {}, lambda _: True, look_again) == set(one_more)
 
 
 def test_a_small_watermark_keeps_the_marks_of_deleted_topics() -> None:
     marks = many(MARKS_PRUNED_ABOVE)
-    assert pruned(marks, {}, lambda _: True, allows_loss=True) == marks
+    assert pruned(marks, set(marks), allows_loss=True) == marks
 
 
 def test_marks_of_topics_that_the_job_does_not_select_stay() -> None:
     marks = many(MARKS_PRUNED_ABOVE + 1)
     others = {topic: mark for topic, mark in marks.items() if topic.endswith("7")}
-    assert pruned(marks, {}, lambda topic: topic not in others, allows_loss=True) == others
+    deleted = DeletedTopics().find(marks, {}, lambda topic: topic not in others, dict)
+    assert pruned(marks, deleted, allows_loss=True) == others
 
 
 @pytest.mark.parametrize("allows_loss", [False, True])
@@ -184,5 +213,5 @@ def test_a_mark_with_lost_entries_after_it_leaves_only_if_loss_is_allowed(
     *, allows_loss: bool
 ) -> None:
     marks = many(MARKS_PRUNED_ABOVE) | {TOPIC: Mark(7, 3, entries_left=2)}
-    found = pruned(marks, {}, lambda _: True, allows_loss=allows_loss)
+    found = pruned(marks, set(marks), allows_loss=allows_loss)
     assert found == ({} if allows_loss else {TOPIC: marks[TOPIC]})

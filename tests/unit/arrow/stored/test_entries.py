@@ -22,7 +22,10 @@ SCHEMA = pa.schema([pa.field("value", pa.binary()), *METADATA_FIELDS])
 BYTES = ValueSchema()
 
 
-def nothing_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
+Entry = tuple[int, int, bytes]
+
+
+def nothing_before(_ledger_id: int, _entry_id: int) -> Iterator[Entry]:
     return iter(())
 
 
@@ -207,10 +210,10 @@ def test_a_message_that_never_began_is_looked_for_up_to_the_one_before_it() -> N
     ]
     taken: list[bytes] = []
 
-    def fetch_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
-        for each in before:
+    def fetch_before(_ledger_id: int, _entry_id: int) -> Iterator[Entry]:
+        for entry_id, each in zip(range(19, -1, -1), before, strict=False):
             taken.append(each)
-            yield each
+            yield 7, entry_id, each
 
     rows = Rows(fetch_before)
     rows.add(20, b"c", chunk_id=2, **chunked)
@@ -220,17 +223,23 @@ def test_a_message_that_never_began_is_looked_for_up_to_the_one_before_it() -> N
 
 
 class Before:
-    """Many entries before a slice, as a search gets them."""
+    """Many entries before a slice, in ledger 6, and those of the slice that were read, as a search
+    gets them."""
 
     def __init__(self, *nearest_first: bytes) -> None:
         others = [stored(b"x", producer_name=f"q-{number}", sequence_id=0) for number in range(100)]
         self.entries = [*others, *nearest_first, *others]
+        self.slice: list[bytes] = []
         self.fetched = 0
 
-    def fetch(self, _ledger_id: int, _entry_id: int) -> Iterator[bytes]:
-        for each in self.entries:
-            self.fetched += 1
-            yield each
+    def fetch(self, ledger_id: int, entry_id: int) -> Iterator[Entry]:
+        count = len(self.entries)
+        before = [(6, count - 1 - at, each) for at, each in enumerate(self.entries)]
+        of_slice = [(7, at, each) for at, each in enumerate(self.slice)]
+        for each in [*reversed(of_slice), *before]:
+            if each[:2] < (ledger_id, entry_id):
+                self.fetched += 1
+                yield each
 
 
 def _end(of: str) -> dict[str, Any]:
@@ -249,6 +258,57 @@ def test_one_search_in_vain_does_for_all_ends_without_a_beginning(
     assert column(rows.take(), "value") == [b"whole"]
     assert before.fetched == len(before.entries)
     assert len(caplog.messages) == 1
+
+
+def test_a_search_goes_on_where_others_have_ended() -> None:
+    """Each is ended by an earlier message of its producer, far before the slice."""
+    before = Before(*[stored(b"x", producer_name="p", sequence_id=4)] * 3)
+    rows = Rows(before.fetch)
+    for number in range(50):
+        end = _chunk(1, 2, b"end", uuid=f"u-{number}")
+        rows.add(number, **end)
+        before.slice.append(stored(**end))
+    rows.add(50, **_end("of another producer"))
+    rows.add(51, **_end("of one more"))
+    assert column(rows.take(), "value") == []
+    assert before.fetched == len(before.entries)
+
+
+def test_a_search_that_goes_on_finds_a_message_that_began_before_all_others() -> None:
+    begun = {**_chunk(0, 2, b"begun, ", uuid="begun"), "producer_name": "begun"}
+    before = Before(stored(b"x", producer_name="p", sequence_id=4))
+    before.entries.append(stored(**begun))
+    rows = Rows(before.fetch)
+    rows.add(0, **_chunk(1, 2, b"end", uuid="never begun"))
+    assert before.fetched == 101
+    rows.add(1, **_end("begun"))
+    assert column(rows.take(), "value") == [b"begun, end"]
+    assert before.fetched == len(before.entries)
+
+
+def test_no_search_goes_past_an_earlier_message_of_the_producer_in_the_slice() -> None:
+    """Below there may be more entries than a search may read, which would be an error."""
+    before = Before(stored(b"x", producer_name="p", sequence_id=4))
+    rows = Rows(before.fetch)
+    rows.add(0, **_chunk(1, 2, b"end", uuid="never begun"))
+    rows.add(1, b"whole", publish_time=1, producer_name="late", sequence_id=4)
+    rows.add(2, **{**_end("late"), "producer_name": "late"})
+    assert before.fetched == 101
+    assert column(rows.take(), "value") == [b"whole"]
+
+
+def test_an_end_that_is_stored_again_is_not_searched_for() -> None:
+    before = Before(stored(**_end("ended")), stored(b"x", producer_name="p", sequence_id=4))
+    rows = Rows(before.fetch)
+    rows.add(0, **_chunk(1, 2, b"end", uuid="never begun"))
+    whole = {**_end("whole"), "producer_name": "whole"}
+    rows.add(1, **{**whole, "chunk_id": 0, "body": b"begun, "})
+    rows.add(2, **whole)
+    fetched = before.fetched
+    rows.add(3, **whole)
+    rows.add(4, **_end("ended"))
+    assert before.fetched == fetched == 102
+    assert column(rows.take(), "value") == [b"begun, end"]
 
 
 def test_a_search_in_vain_takes_no_message_away() -> None:
@@ -284,10 +344,10 @@ def test_a_message_beyond_the_limit_is_refused_and_not_put_together() -> None:
     stored_chunks = [stored(**_chunk(number, 4, part)) for number in range(3)]
     fetched: list[bytes] = []
 
-    def fetch_before(_ledger_id: int, _entry_id: int) -> Iterator[bytes]:
-        for each in reversed(stored_chunks):
+    def fetch_before(_ledger_id: int, _entry_id: int) -> Iterator[Entry]:
+        for entry_id, each in reversed(list(enumerate(stored_chunks))):
             fetched.append(each)
-            yield each
+            yield 7, entry_id, each
 
     rows = Rows(fetch_before)
     for number in range(3):
@@ -313,8 +373,9 @@ def test_chunks_that_are_stored_again_make_a_message_as_often_as_for_consumers(
     """As when a connection ends before the receipts come, wherever slices are cut."""
     entries = [_chunk(number, 3, b"%d" % number) for number in numbers]
 
-    def fetch_before(_ledger_id: int, entry_id: int) -> Iterator[bytes]:
-        return (stored(**each) for each in reversed(entries[:entry_id]))
+    def fetch_before(_ledger_id: int, entry_id: int) -> Iterator[Entry]:
+        found = [(7, at, stored(**each)) for at, each in enumerate(entries[:entry_id])]
+        return reversed(found)
 
     found: list[object] = []
     for first in range(0, len(entries), slice_entries):

@@ -63,6 +63,8 @@ class OpenedEntry:
     """Messages of the entry, without those that an earlier compaction removed."""
     items: Sequence[tuple[SingleMessageMetadata, bytes]] = ()
     """All messages of a batch, removed ones included."""
+    decompressed_bytes: int = 0
+    """Bytes that decoding the entry has decompressed."""
 
     @property
     def chunk_of(self) -> str:
@@ -96,9 +98,11 @@ def open_entry(entry: bytes, *, batch_bytes_max: int) -> OpenedEntry:
         return OpenedEntry(kind, metadata, [_single(metadata, len(entry) - body_at)])
     if metadata.encryption_keys:
         return OpenedEntry(Kind.OPAQUE, metadata)
-    count = metadata.num_messages_in_batch
+    count, size_bytes = metadata.num_messages_in_batch, 0
     try:
         check_batch_size(count, memory_bytes_max=batch_bytes_max)
+        if metadata.compression and metadata.uncompressed_size <= batch_bytes_max:
+            size_bytes = metadata.uncompressed_size
         body = decompress(
             metadata.compression,
             entry[body_at:],
@@ -107,7 +111,7 @@ def open_entry(entry: bytes, *, batch_bytes_max: int) -> OpenedEntry:
         )
         items = decode_batch(body, count, memory_bytes_max=batch_bytes_max)
     except MalformedPayloadError:
-        return OpenedEntry(Kind.OPAQUE, metadata)
+        return OpenedEntry(Kind.OPAQUE, metadata, decompressed_bytes=size_bytes)
     messages = [
         KeyedMessage(
             index,
@@ -117,7 +121,7 @@ def open_entry(entry: bytes, *, batch_bytes_max: int) -> OpenedEntry:
         for index, (single, data) in enumerate(items)
         if not single.compacted_out
     ]
-    return OpenedEntry(Kind.BATCH, metadata, messages, items)
+    return OpenedEntry(Kind.BATCH, metadata, messages, items, size_bytes)
 
 
 def _single(metadata: MessageMetadata, body_bytes: int) -> KeyedMessage:

@@ -230,25 +230,18 @@ class Source:
         """Account for an entry that a pass has worked on; let other tasks run if it is time to.
 
         A portion of compressed batches can hold a hundred times its bytes, in more messages than
-        the event loop may wait for.
+        the event loop may wait for. An entry is one step: a batch of 65,536 messages takes some
+        tenths of a second.
 
         Raises:
             CompactionStoppedError: the compaction must stop.
         """
-        added_bytes = max(0, self._decompressed_bytes(opened) - len(entry))
+        added_bytes = max(0, opened.decompressed_bytes - len(entry))
         self._unpaid_bytes += added_bytes
         self._work_bytes += len(entry) + added_bytes
         self._work_bytes += _MESSAGE_WORK_BYTES * max(1, len(opened.items))
         if self._work_bytes >= _WORK_PER_TURN_BYTES:
             await self._wait(())
-
-    def _decompressed_bytes(self, opened: OpenedEntry) -> int:
-        """Return the bytes that decoding an entry has decompressed; 0 for none."""
-        metadata = opened.metadata
-        if not metadata.HasField("num_messages_in_batch") or metadata.encryption_keys:
-            return 0
-        size = int(metadata.uncompressed_size) if metadata.compression else 0
-        return size if size <= self._settings.compaction_batch_bytes_max else 0
 
     async def _wait(self, portion: Portion) -> None:
         """Let other tasks run, for as long as the rate limit asks for."""

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,12 @@ class Stage:
     url: str
 
     def archive_of(self, topic: str, name: str, **settings: object) -> ArchiveSettings:
-        chosen = ArchiveSettings(
-            brokers=self.brokers, output=str(self.directory / name), topics=topic
+        return ArchiveSettings(
+            brokers=self.brokers,
+            output=str(self.directory / name),
+            topics=topic,
+            **settings,  # type: ignore[arg-type]  # fields of the settings
         )
-        return replace(chosen, **settings)  # type: ignore[arg-type]  # fields of the settings
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +254,40 @@ def test_a_field_that_comes_while_a_job_runs_is_archived(
     monkeypatch.setattr("magnetar.sdk.spark.pipeline.archive.ArchivedColumns", Late)
     store = archive(spark, stage.archive_of(topic, f"added-{schema.__name__}"))
     assert _archived(store) == _BOTH
+
+
+@pytest.mark.parametrize("change", ["version", "new topic"])
+def test_a_running_job_goes_on_while_its_topics_have_different_schemas(
+    spark: SparkSession,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: str,
+) -> None:
+    """One of them gets its next version first, or the pattern selects one without a schema."""
+    base = f"persistent://public/default/pipeline-differing-{change.replace(' ', '-')}"
+    for number, name in enumerate("xy", 1):
+        _send(stage, f"{base}-{name}", AvroSchema, Older(number=number, old=name))
+
+    class Differing(ArchivedColumns):
+        def now(self, *, missing_ok: bool = False) -> StructType:
+            if missing_ok and change == "version":
+                _send(stage, f"{base}-x", AvroSchema, Newer(number=3, new="z"))
+            elif missing_ok:
+                client = pulsar.Client(stage.url)
+                client.create_producer(f"{base}-z")
+                client.close()
+            return super().now(missing_ok=missing_ok)
+
+    monkeypatch.setattr("magnetar.sdk.spark.pipeline.archive.ArchivedColumns", Differing)
+    settings = stage.archive_of(
+        "", f"differing-{change.replace(' ', '-')}", topics_pattern=f"{base}-.*"
+    )
+    store = archive(spark, settings)
+    rows = store.read().select("number", "old").collect()
+    assert sorted((row["number"], row["old"]) for row in rows) == [(1, "x"), (2, "y")]
+    (line,) = [each.getMessage() for each in caplog.records if "different schemas now" in each.msg]
+    assert base in line
 
 
 @pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])

@@ -5,8 +5,9 @@ watermark. Rows are collected up to a limit of bytes; then two commits follow. F
 messages go to their own table. Then the rows go to the table, with the watermark. A job that was
 killed begins after the table's watermark, and leaves out the rows that the second table already
 has. That table's own watermark says where to look for them. It is no proof: a message that it
-covers was decoded before the kill, and may be too large now. So nothing is lost and nothing is
-duplicated, in either table.
+covers was decoded before the kill, and may be too large now. So nothing is lost, and each
+table has a message once at most. With a larger limit of bytes after the kill, both may have it: the
+second table keeps a message that can be decoded now.
 
 A subscription on each topic retains the messages that are not archived yet. It is named after the
 table, and moves after each commit.

@@ -18,7 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from magnetar.arrow.stored.errors import CorruptDataError, DataLossError, UnreachableError
+from magnetar.arrow.stored.errors import (
+    CorruptDataError,
+    DataLossError,
+    SilentBrokerError,
+    UnreachableError,
+)
 from magnetar.arrow.stored.patience import PATIENCE_S, Patience
 from magnetar.arrow.stored.slices import LedgerPart
 from magnetar.sdk.connection import CLIENT_VERSION, PROTOCOL_VERSION
@@ -101,6 +106,7 @@ class BrokerReads:
             DataLossError: the topic does not exist, or begins after the slice.
             CorruptDataError: a checksum does not match.
             UnreachableError: no broker serves the topic, and none did within `PATIENCE_S`.
+            SilentBrokerError: the broker does not send an entry that it says exists.
         """
         rereads = 0
         self._patience.begin(PATIENCE_S)
@@ -117,7 +123,7 @@ class BrokerReads:
                 except _PassedError:
                     self.close()
                     rereads += 1
-                except (OSError, _AwayError, _RefusalError) as error:
+                except (OSError, _AwayError, SilentBrokerError, _RefusalError) as error:
                     # The topic may have moved, or its broker is restarting. Brokers also end
                     # connections that do not answer their pings: this process does not answer while
                     # Spark's sink is busy.
@@ -146,7 +152,7 @@ class BrokerReads:
     def _waited(self, error: Exception) -> bool:
         """Wait after an error. Return False if waiting does not help, or the time is up."""
         # For a silent broker, this task has waited already.
-        if isinstance(error, _SilentError) or not _may_pass(error):
+        if isinstance(error, SilentBrokerError) or not _may_pass(error):
             return False
         if not self._patience.has_waited:
             _log.warning("%s: waiting up to %d s: %s", self._topic, PATIENCE_S, error)
@@ -182,9 +188,9 @@ class BrokerReads:
                     return
                 self._check_not_passed(link, part, seen, rereads)
                 if silent_rounds >= _SILENT_ROUNDS_MAX:
-                    raise _SilentError(
-                        f"the broker says that message {last[0]}:{last[1]} is there, and sends "
-                        f"nothing behind {seen[0]}:{seen[1]}"
+                    raise SilentBrokerError(
+                        f"{self._topic}: the broker says that message {last[0]}:{last[1]} is "
+                        f"there, and sends nothing behind {seen[0]}:{seen[1]}"
                     )
             has_asked = False
             for ledger_id, entry_id, payload in arrived:
@@ -298,10 +304,6 @@ class _RefusalError(Exception):
 
 class _AwayError(UnreachableError):
     """No broker answers now, but one may answer later."""
-
-
-class _SilentError(TimeoutError):
-    """A broker has long said that there is more, and has sent nothing."""
 
 
 def _may_pass(error: Exception) -> bool:

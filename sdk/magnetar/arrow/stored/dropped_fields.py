@@ -3,8 +3,10 @@
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
+from magnetar.arrow.stored.column_names import widest_of
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.topic_schema import SchemaSource, parsed
 from magnetar.sdk.wire.topic_name import TopicName
@@ -34,7 +36,8 @@ def with_dropped_fields(
 
     Messages of an older version may still be unread, and their values belong in the archive. Only
     fields whose types have no name of their own are added: a record or an enum could be defined
-    twice.
+    twice. A field that had several types gets one that holds the values of all; if there is none,
+    it is left out, since messages of the other type could not be read.
 
     Args:
         older: newest first.
@@ -48,18 +51,26 @@ def with_dropped_fields(
     fields = list(definition["fields"])
     known = {_lower(name) for field in fields for name in (field["name"], *_aliases(field))}
     known.update(map(_lower, reserved))
-    for version in older:
-        record = _record_of(version) if version.kind == newest.kind else None
-        for field in record["fields"] if record else ():
-            if _lower(field["name"]) in known or not _is_plain(field["type"]):
-                continue
-            known.add(_lower(field["name"]))
-            fields.append(
-                {"name": field["name"], "type": _nullable(field["type"]), "default": None}
-            )
+    versions = [_record_of(version) for version in older if version.kind == newest.kind]
+    for name, kinds in _types_by_name(filter(None, versions)).items():
+        if _lower(name) in known:
+            continue
+        known.add(_lower(name))
+        kind = reduce(_wider, kinds) if all(map(_is_plain, kinds)) else None
+        if kind is not None:
+            fields.append({"name": name, "type": _nullable(kind), "default": None})
     if len(fields) == len(definition["fields"]):
         return newest
     return replace(newest, definition=json.dumps({**definition, "fields": fields}))
+
+
+def _types_by_name(versions: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the types that each field has had, in the order of the versions."""
+    found: dict[str, list[Any]] = {}
+    for version in versions:
+        for field in version["fields"]:
+            found.setdefault(field["name"], []).append(field["type"])
+    return found
 
 
 def _record_of(schema: ValueSchema) -> dict[str, Any] | None:
@@ -100,3 +111,47 @@ def _nullable(kind: Any) -> list[Any]:
     """Return a union with null as its first member, as the default null requires."""
     members = kind if isinstance(kind, list) else [kind]
     return ["null", *(each for each in members if each != "null")]
+
+
+def _wider(one: Any, other: Any) -> Any:
+    """Return the type that holds the values of two plain types; None if neither does."""
+    if one is None or one == other:
+        return one
+    one, other = _bare(one), _bare(other)
+    if one == other:
+        return one
+    if isinstance(one, list) and isinstance(other, list):
+        for narrow, wide in ((other, one), (one, other)):
+            if all(each in wide for each in narrow):
+                return wide
+    elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for part in ("items", "values"):
+            if part in one:
+                inner = _wider(one[part], other[part])
+                return None if inner is None else {**one, part: _nullable(inner)}
+    elif [one, other] in _TO_DOUBLE:
+        return "double"
+    return widest_of([one, other]) or None
+
+
+_TO_DOUBLE = (["int", "double"], ["double", "int"])
+
+
+def _bare(kind: Any) -> Any:
+    """Return a plain type without what makes no other values: null at the top, and properties."""
+    if isinstance(kind, list):
+        members = [_bare(each) for each in kind if each != "null"]
+        if len(members) == 1:
+            return members[0]
+        return widest_of(members) or members
+    if not isinstance(kind, dict):
+        return kind
+    for part in ("items", "values"):
+        if part in kind:
+            return {"type": kind["type"], part: _nullable(_bare(kind[part]))}
+    if "logicalType" in kind:
+        return {name: kind[name] for name in _LOGICAL if name in kind}
+    return _bare(kind["type"])
+
+
+_LOGICAL = ("type", "logicalType", "precision", "scale")

@@ -8,6 +8,7 @@ SdkError                        see `magnetar.sdk.errors`
     ├── DataLossError           requested messages were deleted, or trimmed
     │   └── EntryLossError      one entry of a ledger that still exists
     ├── UnreachableError        a server that planning needs does not answer
+    │   └── SilentBrokerError   a broker says that an entry exists, and does not send it
     ├── RefusedError            a broker has answered with an error of HTTP
     ├── CorruptDataError        stored data that cannot be read: carries topic and message id
     │   └── HeadlessMessageError  a chunked message has lost its beginning
@@ -60,6 +61,13 @@ class UnreachableError(MagnetarArrowError):
     """A broker, bookie or metadata store does not answer."""
 
     retryable = True
+
+
+class SilentBrokerError(UnreachableError):
+    """A broker has long said that there are more messages, and has sent nothing.
+
+    It cannot read the next entry: its bookies do not answer, or the entry is lost.
+    """
 
 
 class RefusedError(MagnetarArrowError):

@@ -4,7 +4,8 @@ Entries come from bookies. From the first entry whose bookies cannot be reached,
 broker. An unreachable bookie may still hold the entries: brokers are nearer to it. If bookies
 answer that entries are gone or damaged, that is final. If they no longer have the ledger, it may
 have left them for an object store, or for other bookies, since the query was planned: it comes
-through a broker, whose answer is final. A ledger that was in an object store when the query was
+through a broker, whose answer is final. So is the silence of a broker that has the ledger and
+cannot read the entry. A ledger that was in an object store when the query was
 planned is then read from the store, and through a broker if this executor cannot read it.
 
 A worker process reads many slices, one after the other (`settle_worker`). Modules imported by its
@@ -35,6 +36,7 @@ from magnetar.arrow.stored.errors import (
     DataLossError,
     EntryLossError,
     HeadlessMessageError,
+    SilentBrokerError,
     UnreachableError,
 )
 from magnetar.arrow.stored.ledger_reads import LedgerReads
@@ -329,7 +331,7 @@ class FallbackReads:
         self._problem: UnreachableError | None = None
         """Error that stopped reads from bookies."""
         self._denied = -1
-        """Ledger that neither bookies nor brokers have."""
+        """Ledger of which neither bookies nor brokers give entries."""
         self._bookies: LedgerReads
         if before is not None:
             self._bookies, self._problem = before._bookies, before._problem
@@ -389,9 +391,23 @@ class FallbackReads:
                     raise
                 self._object_problem = error
                 _log.warning("%s: objects come through brokers: %s", self._slice.topic, error)
+        yield from self._through_brokers(part, loss)
+
+    def _through_brokers(
+        self, part: LedgerPart, loss: DataLossError | None
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield entries as `entries` does; `loss` is what the bookies have answered."""
+        has_come = False
         try:
-            yield from self._opened().entries(part)
+            for run in self._opened().entries(part):
+                has_come = True
+                yield run
         except UnreachableError as error:
+            # A broker that cannot read what the bookies denied confirms the loss: it retries for
+            # ever. Once it has sent entries, the ledger is elsewhere, and may only be out of reach.
+            if loss is not None and isinstance(error, SilentBrokerError) and not has_come:
+                self._denied = part.ledger_id
+                raise loss from error
             problem = loss or (self._problem if part.object is None else self._object_problem)
             if problem is None:
                 raise

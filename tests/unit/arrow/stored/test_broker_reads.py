@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.arrow.stored import broker_reads
 from magnetar.arrow.stored.broker_reads import BrokerReads
-from magnetar.arrow.stored.errors import DataLossError, UnreachableError
+from magnetar.arrow.stored.errors import DataLossError, SilentBrokerError, UnreachableError
 from magnetar.arrow.stored.patience import PATIENCE_S
 from magnetar.arrow.stored.slices import LedgerPart
 from magnetar.sdk.settings import ClientSettings
@@ -252,6 +252,6 @@ def test_a_broker_that_says_there_is_more_and_sends_nothing_is_not_waited_for_fo
     silence: list[list[Place]] = [[] for _ in range(broker_reads._SILENT_ROUNDS_MAX)]
     first = Link([(5, 0)], *silence, last=(5, 3))
     second = Link(*silence, last=(5, 3))
-    with pytest.raises(UnreachableError, match="5:3 is there, and sends nothing behind 5:0"):
+    with pytest.raises(SilentBrokerError, match="5:3 is there, and sends nothing behind 5:0"):
         list(taken(monkeypatch, LedgerPart(5, 0, 3), [first, second]))
     assert second.asked == [(5, 1)], "tried once more, and that was a minute each"

@@ -1,13 +1,19 @@
 """Fields that only older messages have stay readable."""
 
+import io
 import json
+from array import array
+from dataclasses import replace
 from typing import Any
 
+import fastavro
 import pytest
 
 from magnetar.arrow.stored.column_types import value_fields
 from magnetar.arrow.stored.dropped_fields import with_dropped_fields
 from magnetar.arrow.stored.slices import ValueSchema
+from magnetar.arrow.stored.stored_values import StoredValues
+from magnetar.arrow.stored.values import value_columns
 
 
 def record(*fields: tuple[str, Any]) -> ValueSchema:
@@ -55,3 +61,87 @@ def test_a_dropped_field_takes_no_reserved_name() -> None:
     older = [record(("Day", "int"), ("b", "int"))]
     found = with_dropped_fields(newest, older, reserved={"day"})
     assert [each.name for each in value_fields(found)] == ["a", "b"]
+
+
+MAP = {"type": "map", "values": "int"}
+DATE = {"type": "int", "logicalType": "date"}
+
+
+@pytest.mark.parametrize("is_newer_first", [True, False])
+@pytest.mark.parametrize(
+    ("one", "other", "wide"),
+    [
+        ("int", "long", "long"),
+        (["null", "float"], "double", "double"),
+        ("int", "double", "double"),
+        ("string", {"type": "string", "avro.java.string": "String"}, "string"),
+        (MAP, {"type": "map", "values": ["null", "long"]}, {**MAP, "values": ["null", "long"]}),
+    ],
+    ids=str,
+)
+def test_a_dropped_field_holds_the_values_of_all_its_versions(
+    one: Any, other: Any, wide: Any, is_newer_first: bool
+) -> None:
+    kinds = (one, other) if is_newer_first else (other, one)
+    older = [record(("a", "int"), ("b", kind)) for kind in kinds]
+    found = with_dropped_fields(record(("a", "int")), [older[0], record(("a", "int")), older[1]])
+    assert value_fields(found) == value_fields(record(("a", "int"), ("b", wide)))
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("int", "string"),
+        ("int", "string", "int"),
+        ("long", "double"),
+        ("int", DATE),
+        (MAP, {"type": "map", "values": "string"}),
+        (MAP, {"type": "array", "items": "int"}),
+        ("int", ["null", "int", "string"]),
+        ("int", {"type": "enum", "name": "E", "symbols": ["x"]}),
+    ],
+    ids=str,
+)
+def test_a_dropped_field_whose_types_do_not_widen_is_left_out(
+    kinds: tuple[Any, ...], kind: str
+) -> None:
+    """Its column would make the messages of the other version unreadable."""
+    newest = replace(record(("a", "int")), kind=kind)
+    older = [replace(record(("a", "int"), ("b", each)), kind=kind) for each in kinds]
+    assert with_dropped_fields(newest, older) == newest
+
+
+@pytest.mark.parametrize(
+    ("newer", "older", "value", "expected"),
+    [
+        ("int", "string", "x", {"a": [1]}),
+        ("int", "long", 1 << 40, {"a": [1], "b": [1 << 40]}),
+        ("double", "int", 2, {"a": [1], "b": [2.0]}),
+        (MAP, {"type": "map", "values": "long"}, {"k": 3}, {"a": [1], "b": [[("k", 3)]]}),
+        (
+            ["null", "int", "string"],
+            ["null", "string", "int", "boolean"],
+            "x",
+            {"a": [1], "b": [{"member0": "x", "member1": None, "member2": None}]},
+        ),
+    ],
+    ids=str,
+)
+def test_messages_of_every_version_of_a_dropped_field_are_read(
+    newer: Any, older: Any, value: Any, expected: Any
+) -> None:
+    versions = [record(("a", "int"), ("b", older)), record(("a", "int"), ("b", newer))]
+    versions.append(record(("a", "int")))
+    schema = replace(
+        with_dropped_fields(versions[-1], versions[::-1]),
+        versions=tuple((at, each.definition) for at, each in enumerate(versions)),
+    )
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, json.loads(versions[0].definition), {"a": 1, "b": value})
+    payload = written.getvalue()
+    stored = StoredValues([payload], array("q", [len(payload)]), [], [(0, 1)], {})
+    names = [each.name for each in value_fields(schema)]
+    found = value_columns(names, schema).columns(stored)
+    assert not stored.unfit
+    assert {name: column.to_pylist() for name, column in found.items()} == expected

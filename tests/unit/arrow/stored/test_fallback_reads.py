@@ -13,6 +13,7 @@ from magnetar.arrow.stored.errors import (
     CorruptDataError,
     DataLossError,
     EntryLossError,
+    SilentBrokerError,
     UnreachableError,
 )
 from magnetar.arrow.stored.slice_reader import FallbackReads
@@ -163,6 +164,39 @@ def test_a_ledger_is_not_lost_while_no_broker_can_say_where_it_is(
     with pytest.raises(UnreachableError) as caught:
         taken(reads, [PART])
     assert str(caught.value) == "no such ledger; nor through brokers: no broker: timed out"
+
+
+@pytest.mark.parametrize("error", LEFT, ids=["all bookies", "replicas"])
+def test_an_entry_that_bookies_deny_and_a_broker_never_sends_is_lost(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The broker retries its read for ever: each further wait for it would be as long."""
+    brokers = Scripted(10, SilentBrokerError("the broker sends nothing"))
+    reads = reads_of(monkeypatch, Scripted(10, error), brokers)
+    for first in (10, 12):
+        with pytest.raises(type(error)) as caught:
+            taken(reads, [replace(PART, first=first)])
+        assert caught.value is error
+    assert brokers.asked == [(7, 10)]
+
+
+@pytest.mark.parametrize("error", LEFT, ids=["all bookies", "replicas"])
+def test_a_moved_ledger_is_not_lost_because_its_broker_falls_silent(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The broker has found the ledger elsewhere: the answer of the bookies says nothing about
+    later entries."""
+    brokers = Scripted(14, SilentBrokerError("the broker sends nothing"))
+    reads = reads_of(monkeypatch, Scripted(10, error), brokers)
+    with pytest.raises(UnreachableError, match="nor through brokers: the broker sends nothing"):
+        taken(reads, [PART])
+
+
+def test_a_silent_broker_alone_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Scripted(10, SilentBrokerError("the broker sends nothing"))
+    reads = reads_of(monkeypatch, Scripted(10, UnreachableError("bookie b1: refused")), brokers)
+    with pytest.raises(UnreachableError, match="refused; nor through brokers"):
+        taken(reads, [PART])
 
 
 def test_without_brokers_the_answer_of_bookies_is_final(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from magnetar.arrow.stored import slice_reader
 from magnetar.arrow.stored.arrow_rows import ArrowRows
-from magnetar.arrow.stored.errors import DataLossError, EntryLossError
+from magnetar.arrow.stored.errors import DataLossError, EntryLossError, SilentBrokerError
 from magnetar.arrow.stored.slice_reader import SliceReader
-from magnetar.arrow.stored.slices import LedgerPart, ReadSettings, Slice
+from magnetar.arrow.stored.slices import Ensemble, LedgerPart, ReadSettings, Slice
 from magnetar.arrow.stored.stored_values import StoredColumn
 from magnetar.sdk.wire.frames import encode_payload
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
@@ -67,15 +67,16 @@ def test_a_lost_entry_is_data_loss() -> None:
 class Holes:
     """A ledger of which these entries are there."""
 
-    def __init__(self, held: Collection[int]) -> None:
+    def __init__(self, held: Collection[int], *, may_have_moved: bool = False) -> None:
         self._held = sorted(held)
+        self._may_have_moved = may_have_moved
         self.questions = 0
 
     def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
         for at in range(part.first, part.last + 1):
             if at not in self._held:
                 self.questions += 1
-                raise EntryLossError(f"no such entry {at}")
+                raise EntryLossError(f"no such entry {at}", may_have_moved=self._may_have_moved)
             yield at, [encode_payload(HEAD, b"%d" % at)]
 
     def first_held(self, part: LedgerPart) -> int:
@@ -121,6 +122,37 @@ def test_entries_that_are_lost_here_and_there_fill_no_log(
     assert values == [b"%d" % at for at in held]
     assert len(lines) == slice_reader._LOSS_LINES_MAX + 1
     assert lines[-1].endswith("500 entries in all, in 500 places")
+
+
+class Silent:
+    """A broker that never sends what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def entries(self, part: LedgerPart) -> Iterator[tuple[int, list[bytes]]]:
+        self.asked.append(part.first)
+        raise SilentBrokerError("the broker sends nothing")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_lost_entry_that_a_broker_never_sends_takes_no_others_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One replica has lost its disk, and the broker retries its read for ever: each question costs
+    a minute."""
+    silent = Silent()
+    monkeypatch.setattr(
+        slice_reader, "LedgerReads", lambda *_, **__: Holes((2, 4, 5), may_have_moved=True)
+    )
+    monkeypatch.setattr(slice_reader, "BrokerReads", lambda *_: silent)
+    part = LedgerPart(5, 2, 6, (Ensemble(0, ("b1", "b2")),), 2)
+    settings = ReadSettings(service_url="pulsar://broker")
+    reads = slice_reader.FallbackReads(Slice("t", -1, (part,), settings=settings))
+    assert values_of(reads, (part,), fails=False) == [b"2", b"4", b"5"]
+    assert silent.asked == [3]
 
 
 def passed_over(

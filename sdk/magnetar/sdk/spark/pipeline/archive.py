@@ -27,6 +27,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from magnetar.arrow.stored.column_names import KEY, MESSAGE_ID, PUBLISH_TIME
 from magnetar.arrow.stored.column_names import TOPIC as SOURCE_TOPIC
+from magnetar.arrow.stored.errors import SchemaMismatchError
 from magnetar.arrow.stored.slices import DROPMALFORMED, FAILFAST
 from magnetar.sdk.spark.errors import ArchiveError, PipelineError
 from magnetar.sdk.spark.pipeline.archive_log import UNKNOWN_DAY, Commit, DataFile, Watermark
@@ -243,6 +244,8 @@ class _BatchWriter:
         """Columns of the query."""
         self.is_outdated = False
         """Whether the topics have other columns now; the query has ended."""
+        self._mismatch = ""
+        """How the schemas of the topics differ, as last logged."""
         self._query = ""
         self._is_known = threading.Event()
 
@@ -279,10 +282,27 @@ class _BatchWriter:
         Producers register a version before they write with it, and the end of the micro-batch is
         known here. So a version of which it has messages is registered.
 
+        While the topics have different schemas, the query keeps its columns: no query can begin
+        with the columns of several schemas.
+
         Raises:
             PipelineError: fields were added or changed since the query started.
+            UnreachableError, RefusedError
         """
-        if self._columns.now(missing_ok=True) != self.schema:
+        try:
+            now = self._columns.now(missing_ok=True)
+        except SchemaMismatchError as error:
+            if str(error) != self._mismatch:
+                self._mismatch = str(error)
+                _log.warning(
+                    "%s: the topics have different schemas now, and fields that are no columns of "
+                    "the query are left out until they have one: %s",
+                    self._store.storage.url,
+                    error,
+                )
+            return
+        self._mismatch = ""
+        if now != self.schema:
             self.is_outdated = True
             raise PipelineError(
                 "archive: the schema of the topics has changed; a query with its columns goes on"

@@ -207,12 +207,12 @@ class ChunkAssembly:
 
     def clear(self) -> None:
         """Forget the chunks: the broker begins again. It has yet to be seen whether the incomplete
-        messages come again."""
+        messages come again. What was given up stays known: its beginning may be acknowledged, and
+        if it comes again, it begins anew."""
         begun = (each.entries[0] for each in self._incomplete.values())
         self._awaited = sorted({*self._awaited, *begun})
         self._incomplete.clear()
         self._done.clear()
-        self._lost.clear()
         self._size = 0
 
     def wait(self, seconds: float) -> None:

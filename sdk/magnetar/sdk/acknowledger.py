@@ -229,8 +229,11 @@ class Acknowledger:
             await self._confirmed(connection, command)
 
     def _check_chunks(self, last: MessageId) -> None:
-        """Check that a cumulative acknowledgement covers no chunks of a message behind it. Single
-        acknowledgements instead would be refused if a second one of the transaction repeated them.
+        """Check that a cumulative acknowledgement covers no chunks of a message behind it.
+
+        It cannot be split as outside of transactions, into a cumulative one before those chunks and
+        single ones behind them: brokers refuse what adds nothing to a transaction, or to what is
+        acknowledged already, and how far that is they do not tell.
 
         Raises:
             NotSupportedError
@@ -239,7 +242,8 @@ class Acknowledger:
         if begun is not None:
             raise NotSupportedError(
                 f"{last} cannot be acknowledged cumulatively in a transaction: a message in chunks "
-                f"that began at {MessageId(*begun)} ends behind it; acknowledge the messages singly"
+                f"that began at {MessageId(*begun)} ends behind it; acknowledge the messages "
+                "singly, in a new transaction"
             )
 
     def _confirmed(

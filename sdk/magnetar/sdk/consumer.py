@@ -470,7 +470,7 @@ class Consumer(Closing, Generic[T_co]):
         Raises:
             NotSupportedError: the subscription is Shared or Key_Shared: other consumers may have
                 messages before `what`. Or, in a transaction, a chunked message began before `what`
-                and ends behind it.
+                and ends behind it; acknowledge singly, in a new transaction.
         """
         kind = self._settings.subscription_type
         if not kind.keeps_order:

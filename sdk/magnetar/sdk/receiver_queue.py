@@ -82,6 +82,10 @@ class ReceiverQueue:
         """Bytes of payloads that `open_ahead` opened since no opened message was queued."""
         self._opened_bytes = 0
         """Bytes of all payloads that were opened, after decompression."""
+        self._opened_entries = 0
+        self._opened_through: int | None = None
+        """What had arrived when the wait began that `has_waited` tells of. Entries that are dropped
+        are never opened: then the wait takes longer."""
         self.received_messages = 0
         self.received_bytes = 0
         """Bytes of entries as received, before decompression."""
@@ -91,11 +95,27 @@ class ReceiverQueue:
         """Whether anything is queued; it may turn out to be skipped."""
         return bool(self._ready or self._incoming)
 
+    def has_waited(self) -> bool:
+        """Whether all that had arrived by the beginning of a wait was opened and taken, so that
+        whatever is missing had not arrived by then. If so, the next wait begins.
+
+        A wait begins with the first call, too. It ends at once if the queue is empty, which always
+        has permits at the broker. Otherwise it ends when an entry was opened that came later: the
+        application may be slow, and must have taken enough for the broker to have permits.
+        """
+        if self._is_paused or self.is_held:
+            return False
+        if self._opened_through is None:
+            self._opened_through = self._arrived
+        if self.has_some and self._opened_entries <= self._opened_through:
+            return False
+        self._opened_through = self._arrived if self.has_some else None
+        return True
+
     @property
-    def is_waiting(self) -> bool:
-        """Whether the queue is empty and the broker may send, so that whatever is missing has not
-        arrived. An empty queue always has permits at the broker."""
-        return not (self.has_some or self._is_paused or self.is_held)
+    def _arrived(self) -> int:
+        """Entries that were opened, or are queued."""
+        return self._opened_entries + len(self._incoming)
 
     @property
     def has_entries(self) -> bool:
@@ -356,6 +376,7 @@ class ReceiverQueue:
         if error is not None:
             raise error
         message, payload = self._incoming.popleft()
+        self._opened_entries += 1
         self._opened_last = data = message.message_id
         ledger_id, entry_id = data.ledgerId, data.entryId
         try:

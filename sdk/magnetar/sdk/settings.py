@@ -441,7 +441,7 @@ class ConsumerSettings:
     """Most bytes of one chunked message, and of all incomplete ones together."""
     chunked_message_age_ms: int = 60_000
     """How long the consumer waits for the next chunk before it gives an incomplete message up. Time
-    in which received messages wait for the application does not count."""
+    counts once the application has taken the messages received by then."""
     acknowledge_incomplete_chunks: bool = False
     """Whether to acknowledge the chunks of a message that is given up. Otherwise Shared and
     Key_Shared subscriptions redeliver them; on the others they stay unacknowledged, and the next

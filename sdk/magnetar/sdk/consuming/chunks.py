@@ -7,8 +7,9 @@ the consumer waits too long for the next one, or when too many are incomplete. I
 redelivered, or acknowledged. Where neither happens, a later chunk of it is an error: the message
 would be lost without a word.
 
-Only waiting counts, not the time since a chunk was opened. While entries are queued here, the
-missing chunks may be among them, however slowly the application takes them.
+Only waiting counts, not the time since a chunk was opened. The missing chunks may be among the
+entries queued here, however slowly the application takes them. So time counts once everything is
+opened that had arrived by then, even if the queue is never empty.
 
 A producer that lost its connection sends again whatever has no receipt, so a chunk may be stored
 twice. A second copy that comes after its whole message would wait for the other chunks for ever:
@@ -206,17 +207,17 @@ class ChunkAssembly:
 
     def clear(self) -> None:
         """Forget the chunks: the broker begins again. It has yet to be seen whether the incomplete
-        messages come again."""
+        messages come again. What was given up stays known: its beginning may be acknowledged, and
+        if it comes again, it begins anew."""
         begun = (each.entries[0] for each in self._incomplete.values())
         self._awaited = sorted({*self._awaited, *begun})
         self._incomplete.clear()
         self._done.clear()
-        self._lost.clear()
         self._size = 0
 
     def wait(self, seconds: float) -> None:
         """Add to the time that the incomplete messages were waited for; give up those of which no
-        chunk came for too long. For time in which every entry that had arrived was opened."""
+        chunk came for too long. For time by whose end no entry had arrived that is not opened."""
         for uuid, incomplete in list(self._incomplete.items()):
             incomplete.waited_s += seconds
             if incomplete.waited_s >= self._age_s:

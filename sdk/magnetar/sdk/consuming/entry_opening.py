@@ -42,22 +42,22 @@ class EntryOpening:
         acks: Chunked,
         giver: Giver,
         letters: DeadLetters | None,
-        is_waiting: Callable[[], bool],
+        has_waited: Callable[[], bool],
         acknowledge: Callable[[list[tuple[int, int]]], None],
         ask_later: Callable[[list[tuple[int, int]]], None],
     ) -> None:
         """Take the consumer's parts.
 
-        `is_waiting` returns whether the broker may send and nothing is queued: what is missing then
-        is not here. `acknowledge` and `ask_later` get the entries of messages that will not be
-        completed.
+        `has_waited` returns whether all was opened that had arrived a while ago, so that what is
+        missing had not arrived by then. `acknowledge` and `ask_later` get the entries of messages
+        that will not be completed.
         """
         self._acks = acks
         self._giver = giver
         # Other subscription types do not count how often a message was delivered.
         self._shares = shares = not settings.subscription_type.keeps_order
         self._letters = letters if shares and settings.dead_letters is not None else None
-        self._is_waiting = is_waiting
+        self._has_waited = has_waited
         self._acknowledge = acknowledge
         self._ask_later = ask_later
         self._acknowledges_incomplete = settings.acknowledge_incomplete_chunks
@@ -153,7 +153,7 @@ class EntryOpening:
 
     def _on_check(self) -> None:
         self._timer = None
-        if self._is_waiting():
+        if self._has_waited():
             self.chunks.wait(self._check_s)
         if len(self.chunks):
             self._timer = self._loop.call_later(self._check_s, self._on_check)

@@ -76,7 +76,7 @@ class TopicConsumer(Consumer[Any]):
             acks=acks,
             giver=self,
             letters=letters,
-            is_waiting=lambda: self._at_broker.is_attached and queue.is_waiting,
+            has_waited=lambda: self._at_broker.is_attached and queue.has_waited(),
             acknowledge=lambda entries: acknowledger.add_many(MessageId(*e) for e in entries),
             ask_later=acknowledger.ask_later,
         )

@@ -27,7 +27,12 @@ from magnetar.sdk import (
     SubscriptionType,
 )
 from magnetar.sdk.encryption import CryptoFailureAction, FileKeyReader
-from magnetar.sdk.errors import CorruptMessageError, EncryptedMessageError, NotSupportedError
+from magnetar.sdk.errors import (
+    CorruptMessageError,
+    EncryptedMessageError,
+    NotSupportedError,
+    TransactionEndedError,
+)
 from magnetar.sdk.schemas import INT64
 from magnetar.sdk.wire.pulsar_pb2 import MessageMetadata
 from magnetar.testing import Broker
@@ -382,9 +387,11 @@ async def test_a_transaction_refuses_to_acknowledge_a_part_of_a_chunked_message(
     await send_entries(client, topic, ["x", "a0", "b0", "a1", "b1"])
     async with await client.consumer(topic, "s", FROM_START) as consumer:
         x, a, b = await take(consumer, 3)
-        with pytest.raises(NotSupportedError, match="singly"):
-            async with client.transaction() as txn:
-                await consumer.acknowledge_cumulative(a, transaction=txn)
+        refused = await client.transaction().begin()
+        with pytest.raises(NotSupportedError, match="singly, in a new transaction"):
+            await consumer.acknowledge_cumulative(a, transaction=refused)
+        with pytest.raises(TransactionEndedError):
+            await refused.commit()
         async with client.transaction() as txn:
             await consumer.acknowledge_cumulative(x, transaction=txn)
             await consumer.acknowledge(a, transaction=txn)

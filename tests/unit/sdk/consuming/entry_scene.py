@@ -28,7 +28,7 @@ class Scene:
             acks=self.acks,
             giver=None,  # type: ignore[arg-type]  # Nothing is given up here.
             letters=None,
-            is_waiting=lambda: self.queue.is_waiting,
+            has_waited=self.queue.has_waited,
             acknowledge=self.acknowledged.extend,
             ask_later=self.asked_later.extend,
         )

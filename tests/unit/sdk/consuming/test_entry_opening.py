@@ -10,7 +10,7 @@ from magnetar.sdk.errors import CorruptMessageError
 from magnetar.sdk.message_id import MessageId
 from magnetar.sdk.settings import ConsumerSettings, SubscriptionType
 from tests.simulation.loop import SimLoop
-from tests.unit.sdk.consuming.entry_scene import Scene, chunk, plain
+from tests.unit.sdk.consuming.entry_scene import Scene, batch, chunk, plain
 
 AGE_S = 60.0
 EXCLUSIVE = ConsumerSettings(chunked_message_age_ms=int(AGE_S * 1000))
@@ -55,6 +55,67 @@ def test_a_message_is_given_up_once_its_next_chunk_was_waited_for_too_long(loop:
         await asyncio.sleep(AGE_S / 2)
         assert scene.asked_later == [(7, 0), (7, 3)]
         assert len(scene.opening.chunks) == 0
+
+    loop.run(story())
+
+
+def test_a_message_is_given_up_by_a_consumer_whose_queue_is_never_empty(loop: SimLoop) -> None:
+    """Its place would keep every cumulative acknowledgement from passing it, for good."""
+
+    async def story() -> None:
+        scene = Scene(EXCLUSIVE)
+        scene.queue.extend([chunk(0, "b", 0, b"b"), plain(1, b"x"), plain(2, b"x")])
+        assert scene.take() == b"x"
+        entry = 3
+        for _ in range(60):
+            scene.queue.extend([plain(entry, b"x"), plain(entry + 1, b"x")])
+            entry += 2
+            await asyncio.sleep(1)
+            assert [scene.take(), scene.take()] == [b"x", b"x"]
+            assert scene.queue.has_some
+        assert scene.acks.begun_before(MessageId(7, 60)) == (7, 0)
+        for _ in range(8):
+            scene.queue.extend([plain(entry, b"x"), plain(entry + 1, b"x")])
+            entry += 2
+            await asyncio.sleep(1)
+            assert [scene.take(), scene.take()] == [b"x", b"x"]
+        assert scene.acks.begun_before(MessageId(7, 60)) is None
+        scene.opening.close()
+
+    loop.run(story())
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_chunk_that_came_in_time_counts_however_slowly_a_full_queue_is_taken(
+    loop: SimLoop, is_batch: bool
+) -> None:
+    async def story() -> None:
+        scene = Scene(EXCLUSIVE)
+        entries = [batch(1, [b"x"] * 9)] if is_batch else [plain(1 + at, b"x") for at in range(9)]
+        scene.queue.extend([chunk(0, "b", 0, b"b"), *entries])
+        assert scene.take() == b"x"
+        await asyncio.sleep(0.9 * AGE_S)
+        scene.queue.extend([chunk(20, "b", 1, b"B"), plain(21, b"y"), plain(22, b"z")])
+        for entry in range(30, 38):
+            assert scene.take() == b"x"
+            scene.queue.extend([plain(entry, b"x")])
+            await asyncio.sleep(AGE_S)
+        assert [scene.take(), scene.take(), scene.take()] == [b"bB", b"y", b"z"]
+        scene.opening.close()
+
+    loop.run(story())
+
+
+def test_nothing_is_given_up_while_taken_messages_leave_the_broker_no_permits(
+    loop: SimLoop,
+) -> None:
+    async def story() -> None:
+        scene = Scene(EXCLUSIVE)
+        scene.queue.extend([chunk(0, "b", 0, b"b"), batch(1, [b"x"] * 1_000)])
+        assert scene.take() == b"x"  # the others are opened, and wait to be taken
+        await asyncio.sleep(10 * AGE_S)
+        assert len(scene.opening.chunks) == 1
+        scene.opening.close()
 
     loop.run(story())
 

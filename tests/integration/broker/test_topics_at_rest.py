@@ -508,3 +508,14 @@ async def test_a_look_that_fails_makes_no_topic_younger(
             clock.later_s = _DAY_S + 60
             await broker.at_rest.walk()
             assert not await topics.exists(YOUNG)
+
+
+async def test_cursors_below_no_log_are_no_topic_and_no_failure(tmp_path: Path) -> None:
+    """An earlier release made them below the node of a log that was deleted at that moment."""
+    async with cluster_of(1, tmp_path) as cluster:
+        cursor = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
+        await cluster.store.create(PATH, b"")
+        await cluster.store.create(cursor_path(PATH, "s"), cursor)
+        async with broker_on(cluster, seed=4) as broker:
+            await looked_after(broker)
+            assert (broker.at_rest.looks, broker.at_rest.loads) == (0, 0)

@@ -226,6 +226,8 @@ class TopicsAtRest:
             node = await self._store.get(path)
         except NoNodeError:
             return None  # deleted meanwhile
+        if not node.value:
+            return None  # No log: cursors are left below the node of one that there was once.
         log = LogMetadata.from_json(node.value, path=path)
         cursors: dict[str, StoredCursor] = {}
         for cursor in await list_cursors(self._store, path):

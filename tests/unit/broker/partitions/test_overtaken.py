@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.broker.base import naming
-from magnetar.broker.base.errors import RequestError, TopicNotFoundError
+from magnetar.broker.base.errors import BrokerMetadataError, RequestError, TopicNotFoundError
 from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.topics.deletion import TopicDeletion
 from magnetar.cursors import list_cursors
@@ -19,7 +20,7 @@ from magnetar.ledger.errors import BadVersionError, NoNodeError
 from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
-from magnetar.sdk.wire import parse_topic_name
+from magnetar.sdk.wire import TopicName, parse_topic_name
 from tests.unit.broker.memory_log import ManualClock
 from tests.unit.broker.paused_store import PausedStore
 
@@ -193,6 +194,31 @@ async def test_a_growth_stops_soon_after_its_topic_is_gone(tmp_path: Path) -> No
 async def test_many_partitions_are_made_and_taken_back(tmp_path: Path) -> None:
     for at in (250, 300, 350):
         await overtaken(tmp_path / f"{at}.db", at, grow_much, delete)
+
+
+async def test_a_growth_that_cannot_clean_up_still_says_that_its_topic_is_gone(
+    tmp_path: Path,
+) -> None:
+    store: Any = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
+    topics = topics_on(store)
+    await topics.create(TOPIC, _BEFORE)
+    late = topics_on(store)
+    create_log = late.create_log
+
+    async def overtaken_by_deletion(*args: Any) -> bool:
+        is_made = await create_log(*args)
+        await delete(store, topics)
+        return is_made
+
+    async def unavailable(_: TopicName) -> None:
+        raise BrokerMetadataError("the store is away")
+
+    late.create_log = overtaken_by_deletion  # type: ignore[method-assign, assignment]
+    late.take_back = unavailable  # type: ignore[method-assign, assignment]
+    with capture_logs() as logged, pytest.raises(TopicNotFoundError, match="deleted meanwhile"):
+        await late.grow(TOPIC, _AFTER, is_forced=False)
+    assert "partitions_left_behind" in [each["event"] for each in logged]
+    await store.close()
 
 
 async def taken_back(path: Path, at: int) -> bool:

@@ -20,6 +20,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote_plus
 
+import structlog
+
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
@@ -51,6 +53,8 @@ from magnetar.ledger.metadata.cell import bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
+
+_log = structlog.get_logger()
 
 _WRITES_AT_ONCE = 32
 _MADE_PER_LOOK = 32
@@ -433,8 +437,11 @@ class PartitionedTopics:
         try:
             yield made
         except RequestError:
-            if made:
-                await self._take_back_made(topic, made, known=known)
+            try:
+                if made:
+                    await self._take_back_made(topic, made, known=known)
+            except RequestError as error:
+                _log.warning("partitions_left_behind", topic=str(topic), error=str(error))
             raise
 
     async def _take_back_made(

@@ -64,6 +64,9 @@ async def mark_unopened(store: MetadataStore, path: str) -> bool:
     """Mark a log that no broker has ever opened, and that has no ledgers. No broker can open it
     from here on. Return False if the log is none, is marked, or was opened; then it stays as it is.
 
+    If the log is deleted between the read and the write, and another one made at its path, that one
+    is marked if it was never opened either. A caller whose log may be wanted again makes it again.
+
     Raises:
         InvalidLedgerMetadataError: the node is not a ledger list; it is left unchanged.
         MetadataError: the log may be marked or not.

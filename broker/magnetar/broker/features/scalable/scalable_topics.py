@@ -728,12 +728,16 @@ class ScalableTopics:
         The deletion found only those that existed then. Ids start anew in a later topic of the
         name, which would have the logs otherwise.
 
+        If there is a later topic already, they stay: its own split may have adopted them, or have
+        made them anew at this moment. The version of the node is the same in each case, so a
+        removal could take subscriptions of the later topic with it.
+
         Raises:
             BrokerMetadataError
         """
         record = await self.find(topic, is_sure=True)
         if record is not None and not record.is_deleted:
-            return  # It goes on; or a later topic has the name, and perhaps such segments.
+            return  # It goes on; or a later topic has the name.
         for child in change.children:
             await self._logs.take_back(child.name_in(topic))
 

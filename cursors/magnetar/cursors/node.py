@@ -150,8 +150,6 @@ class StoredCursor:
     """Mark-delete position in the node; a lower bound if `has_ledger`."""
     has_ledger: bool = False
     """Whether some or all of the cursor's state is in a ledger."""
-    last_active_ms: int = 0
-    """When the node was last written, ms since 1970; 0: unknown."""
     created_ms: int | None = None
     """When the node was created, by the store's clock; None if the store keeps no times."""
 
@@ -172,7 +170,6 @@ async def read_stored(store: MetadataStore, log_path: str, name: str) -> StoredC
     return StoredCursor(
         Position(*node.mark_delete),
         node.cursor_ledger_id != NO_LEDGER,
-        node.last_active_ms,
         stored.created_ms,
     )
 

@@ -12,6 +12,7 @@ from magnetar.broker.broker import Broker
 from magnetar.broker.topic import Topic
 from magnetar.cursors import list_cursors
 from magnetar.cursors.node import CursorNode, cursor_path, encode_node
+from magnetar.ledger.errors import MetadataUnavailableError
 from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
 from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogLedger, LogMetadata
 from magnetar.ledger.system import SystemClock
@@ -125,7 +126,7 @@ async def test_an_unused_subscription_goes_and_with_it_what_it_held(tmp_path: Pa
             subscription_expiration_minutes=week,
             inactive_topic_deletion=False,
         ) as broker:
-            for days, left in ((5, ["s", "t"]), (8, [])):
+            for days, left in ((0, ["s", "t"]), (5, ["s", "t"]), (8, [])):
                 clock.later_s = days * _DAY_S
                 await looked_after(broker)
                 assert await list_cursors(cluster.store, PATH) == left
@@ -137,9 +138,10 @@ async def test_a_topic_without_subscriptions_goes_after_its_time_of_disuse(tmp_p
         await fill(cluster, subscriptions=())
         clock = LaterClock()
         async with broker_on(cluster, seed=4, clock=clock, inactive_topic_max_s=300) as broker:
-            clock.later_s = 200
             await looked_after(broker)  # trims it, which is no use of the topic
             assert broker.at_rest.loads == 1
+            clock.later_s = 200
+            await looked_after(broker)
             assert await cluster.store.exists(PATH) is not None
             clock.later_s = 301
             await looked_after(broker)
@@ -151,6 +153,7 @@ async def test_a_use_begins_the_time_of_disuse_anew(tmp_path: Path) -> None:
         await fill(cluster, subscriptions=())
         clock = LaterClock()
         async with broker_on(cluster, seed=4, clock=clock, inactive_topic_max_s=300) as broker:
+            await looked_after(broker)
             clock.later_s = 200
             client = await WireClient.open(broker.port)
             await client.produce(TOPIC)
@@ -310,9 +313,8 @@ async def weekly(cluster: Cluster) -> list[bool]:
     return ["weekly" in await list_cursors(cluster.store, path) for path in paths]
 
 
-@pytest.mark.parametrize("has_walked", [False, True])
 async def test_a_subscription_that_growth_copied_is_not_older_than_its_copy(
-    tmp_path: Path, has_walked: bool
+    tmp_path: Path,
 ) -> None:
     async with cluster_of(1, tmp_path) as cluster:
         clock = LaterClock()
@@ -320,8 +322,7 @@ async def test_a_subscription_that_growth_copied_is_not_older_than_its_copy(
             partitioned = broker.services.topics.partitioned
             await partitioned.create(WHOLE, 1)
             await weekly_on_first_partition(broker)
-            if has_walked:
-                await looked_after(broker)
+            await looked_after(broker)
             clock.later_s = 6 * _DAY_S
             await partitioned.grow(WHOLE, 2, is_forced=False)
             for days, left in ((8, [False, True]), (12, [False, True]), (22, [False, False])):
@@ -391,6 +392,7 @@ async def test_a_topic_created_anew_while_the_walk_waits_to_load_it_has_its_whol
         async with broker_on(cluster, seed=4, clock=clock, **DAY) as broker:
             topics = broker.services.topics
             await topics.partitioned.create_plain(YOUNG, {})
+            await looked_after(broker)
             clock.later_s = 20 * _DAY_S
             wake = topics.wake
 
@@ -452,7 +454,7 @@ async def test_setting_the_wall_clock_makes_no_topic_older(
             assert not await topics.exists(YOUNG)
 
 
-_RESTORED_BY_AN_OLDER_RELEASE = {CREATED_PROPERTY: "17", RESTORED_PROPERTY: "{}"}
+_RESTORED = {CREATED_PROPERTY: "17", RESTORED_PROPERTY: "{}"}
 
 
 @pytest.mark.parametrize(
@@ -460,14 +462,14 @@ _RESTORED_BY_AN_OLDER_RELEASE = {CREATED_PROPERTY: "17", RESTORED_PROPERTY: "{}"
     [
         ({}, False),
         ({}, True),
-        (_RESTORED_BY_AN_OLDER_RELEASE, False),
-        (_RESTORED_BY_AN_OLDER_RELEASE, True),
+        (_RESTORED, False),
+        (_RESTORED, True),
         ({CREATED_PROPERTY: "17"}, True),  # by a clock that stood at 1970
         ({CREATED_PROPERTY: str(1 << 60)}, False),
         ({CREATED_PROPERTY: "yesterday"}, False),
     ],
 )
-async def test_what_does_not_say_when_it_was_made_counts_from_when_it_is_first_seen(
+async def test_whatever_a_topic_says_of_its_creation_it_counts_from_when_it_is_first_seen(
     tmp_path: Path, properties: Mapping[str, str], has_walked: bool
 ) -> None:
     async with cluster_of(1, tmp_path) as cluster:
@@ -492,3 +494,53 @@ async def test_what_does_not_say_when_it_was_made_counts_from_when_it_is_first_s
             clock.later_s = 30 * _DAY_S
             await looked_after(broker)
             assert not await topics.exists(YOUNG)
+
+
+async def test_a_topic_that_is_restored_anew_has_its_whole_time(tmp_path: Path) -> None:
+    """With the creation time of the one that was there before."""
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, **DAY) as broker:
+            topics, path = broker.services.topics, naming.log_path(YOUNG)
+            await topics.partitioned.create_plain(YOUNG, {})
+            log = LogMetadata.from_json((await cluster.store.get(path)).value, path=path)
+            await looked_after(broker)
+            clock.later_s = 20 * _DAY_S
+            await cluster.store.delete(path)
+            restored = log.with_properties({RESTORED_PROPERTY: "{}"})
+            await cluster.store.create(path, restored.to_json())
+            await looked_after(broker)
+            assert await topics.exists(YOUNG)
+
+
+async def test_a_look_that_fails_makes_no_topic_younger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object) -> None:
+        raise MetadataUnavailableError("the store is away")
+
+    async with cluster_of(1, tmp_path) as cluster:
+        clock = LaterClock()
+        async with broker_on(cluster, seed=4, clock=clock, **DAY) as broker:
+            topics = broker.services.topics
+            await topics.partitioned.create_plain(YOUNG, {})
+            await looked_after(broker)
+            clock.later_s = _DAY_S / 2
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.at_rest, "_look_at", unavailable)
+                await broker.at_rest.walk()
+            assert broker.at_rest.failures == 1
+            clock.later_s = _DAY_S + 60
+            await broker.at_rest.walk()
+            assert not await topics.exists(YOUNG)
+
+
+async def test_cursors_below_no_log_are_no_topic_and_no_failure(tmp_path: Path) -> None:
+    """An earlier release made them below the node of a log that was deleted at that moment."""
+    async with cluster_of(1, tmp_path) as cluster:
+        cursor = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
+        await cluster.store.create(PATH, b"")
+        await cluster.store.create(cursor_path(PATH, "s"), cursor)
+        async with broker_on(cluster, seed=4) as broker:
+            await looked_after(broker)
+            assert (broker.at_rest.looks, broker.at_rest.loads) == (0, 0)

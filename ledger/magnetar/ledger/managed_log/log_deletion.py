@@ -15,7 +15,9 @@ import structlog
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import (
+    BadVersionError,
     LedgerError,
+    NoNodeError,
     NoSuchLedgerError,
 )
 from magnetar.ledger.managed_log.log_ledgers import delete_ledger_of
@@ -58,6 +60,31 @@ async def mark_deleted(
     return (await _cell(store, path).change_async(mark)).after is not None
 
 
+async def mark_unopened(store: MetadataStore, path: str) -> bool:
+    """Mark a log that no broker has ever opened, and that has no ledgers. No broker can open it
+    from here on. Return False if the log is none, is marked, or was opened; then it stays as it is.
+
+    If the log is deleted between the read and the write, and another one made at its path, that one
+    is marked if it was never opened either. A caller whose log may be wanted again makes it again.
+
+    Raises:
+        InvalidLedgerMetadataError: the node is not a ledger list; it is left unchanged.
+        MetadataError: the log may be marked or not.
+    """
+    try:
+        found = await store.get(path)
+        if found.version != 0 or not found.value:
+            return False
+        metadata = LogMetadata.from_json(found.value, path=path)
+        if metadata.ledgers or is_marked(metadata.properties):
+            return False
+        marked = metadata.with_properties({DELETED: "true"})
+        await store.set(path, marked.to_json(), version=0)
+    except (BadVersionError, NoNodeError):
+        return False
+    return True
+
+
 async def is_marked_at(store: MetadataStore, path: str) -> bool:
     """Return whether a log is stored there that is being deleted.
 
@@ -68,10 +95,9 @@ async def is_marked_at(store: MetadataStore, path: str) -> bool:
     return found is not None and found.value is not None and is_marked(found.value.properties)
 
 
-async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -> None:
-    """Remove a marked log that has nothing below it any more: its node, then its ledgers.
-
-    A ledger that cannot be deleted now is left to the orphan sweep.
+async def remove_marked(store: MetadataStore, path: str) -> LogMetadata | None:
+    """Remove the node of a marked log that has nothing below it any more, and leave its ledgers.
+    Return what the node held; None if this call has not removed it.
 
     Raises:
         NotEmptyError: cursors are left below the node.
@@ -83,11 +109,24 @@ async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -
         return GONE if metadata is not None and is_marked(metadata.properties) else None
 
     removed = await _cell(store, path).change(remove)
-    if removed.before is None or not removed.is_written:
+    return removed.before if removed.is_written else None
+
+
+async def delete_marked(client: LedgerClient, store: MetadataStore, path: str) -> None:
+    """Remove a marked log that has nothing below it any more: its node, then its ledgers.
+
+    A ledger that cannot be deleted now is left to the orphan sweep.
+
+    Raises:
+        NotEmptyError: cursors are left below the node.
+        InvalidLedgerMetadataError, MetadataError: call again.
+    """
+    removed = await remove_marked(store, path)
+    if removed is None:
         return
-    for ledger in removed.before.ledgers:
+    for ledger in removed.ledgers:
         try:
-            properties = removed.before.properties
+            properties = removed.properties
             await delete_ledger_of(client, path, ledger.ledger_id, properties)
         except NoSuchLedgerError:
             pass

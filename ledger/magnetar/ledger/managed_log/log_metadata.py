@@ -34,10 +34,6 @@ OPEN_LEDGERS_MAX = 2
 CREATED_PROPERTY = "magnetar.created_ms"
 """Property that holds when the log was created, ms since 1970. Stored, never rename."""
 
-RESTORED_MS_PROPERTY = "magnetar.restored_ms"
-"""Property that holds when the log was restored from a backup, ms since 1970. `CREATED_PROPERTY`
-is then of the log that was backed up. Stored, never rename."""
-
 _FIELDS = {"format", "ledgers", "properties"}
 _OPTIONAL_FIELDS = {"owner", "removed_through", "terminated", "token"}
 _LEDGER_FIELDS = {"id", "entries", "bytes", "closed_ms"}
@@ -213,15 +209,7 @@ class LogMetadata:
     @property
     def created_ms(self) -> int:
         """When the log was created, ms since 1970; 0 if it does not say so."""
-        return self._time_ms(CREATED_PROPERTY)
-
-    @property
-    def restored_ms(self) -> int:
-        """When the log was restored from a backup, ms since 1970; 0 if it does not say so."""
-        return self._time_ms(RESTORED_MS_PROPERTY)
-
-    def _time_ms(self, name: str) -> int:
-        text = self.properties.get(name, "")
+        text = self.properties.get(CREATED_PROPERTY, "")
         return int(text) if text.isdecimal() and text.isascii() else 0
 
     @property

@@ -10,7 +10,7 @@ from magnetar.broker.base.errors import ConflictError
 from magnetar.broker.features.backup.restoring import Restore, RestorePlan
 from magnetar.broker.features.backup.scope import Scope
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
 from magnetar.ledger.settings import LogConfig
 from magnetar.ledger.system import SystemClock
@@ -54,18 +54,6 @@ async def test_a_restored_log_names_the_objects_of_the_backup(tmp_path: Path) ->
     restoring = Restoring(making)
     await restoring.write()
     assert [each.ledger_id for each in restoring.restored.ledgers] == [1, 2]
-
-
-async def test_a_restored_log_says_when_it_was_restored(tmp_path: Path) -> None:
-    """The creation time is of the log that was backed up, perhaps years ago."""
-    old = node(1).with_properties({CREATED_PROPERTY: "17"})
-    making = Making(tmp_path, old)
-    await making.make()
-    restoring = Restoring(making)
-    before_ms = SystemClock().wall_ms()
-    await restoring.write()
-    assert restoring.restored.created_ms == 17
-    assert before_ms <= restoring.restored.restored_ms <= SystemClock().wall_ms()
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])

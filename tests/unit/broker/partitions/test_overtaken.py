@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from magnetar.broker.base import naming
-from magnetar.broker.base.errors import RequestError, TopicNotFoundError
+from magnetar.broker.base.errors import BrokerMetadataError, RequestError, TopicNotFoundError
 from magnetar.broker.cluster.partitions import PartitionedTopics
 from magnetar.broker.topics.deletion import TopicDeletion
 from magnetar.cursors import list_cursors
 from magnetar.cursors.node import CursorNode, cursor_path, encode_node
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.errors import NoNodeError
+from magnetar.ledger.errors import BadVersionError, NoNodeError
+from magnetar.ledger.managed_log.log_metadata import LogLedger, LogMetadata
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.metadata.url import open_store
-from magnetar.sdk.wire import parse_topic_name
+from magnetar.sdk.wire import TopicName, parse_topic_name
 from tests.unit.broker.memory_log import ManualClock
 from tests.unit.broker.paused_store import PausedStore
 
@@ -192,3 +194,78 @@ async def test_a_growth_stops_soon_after_its_topic_is_gone(tmp_path: Path) -> No
 async def test_many_partitions_are_made_and_taken_back(tmp_path: Path) -> None:
     for at in (250, 300, 350):
         await overtaken(tmp_path / f"{at}.db", at, grow_much, delete)
+
+
+async def test_a_growth_that_cannot_clean_up_still_says_that_its_topic_is_gone(
+    tmp_path: Path,
+) -> None:
+    store: Any = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
+    topics = topics_on(store)
+    await topics.create(TOPIC, _BEFORE)
+    late = topics_on(store)
+    create_log = late.create_log
+
+    async def overtaken_by_deletion(*args: Any) -> bool:
+        is_made = await create_log(*args)
+        await delete(store, topics)
+        return is_made
+
+    async def unavailable(_: TopicName) -> None:
+        raise BrokerMetadataError("the store is away")
+
+    late.create_log = overtaken_by_deletion  # type: ignore[method-assign, assignment]
+    late.take_back = unavailable  # type: ignore[method-assign, assignment]
+    with capture_logs() as logged, pytest.raises(TopicNotFoundError, match="deleted meanwhile"):
+        await late.grow(TOPIC, _AFTER, is_forced=False)
+    assert "partitions_left_behind" in [each["event"] for each in logged]
+    await store.close()
+
+
+async def taken_back(path: Path, at: int) -> bool:
+    """Pause the removal of a partition before its call `at` of the store. Meanwhile a broker loads
+    the partition, of a later topic of the name perhaps, and a client subscribes. Return False if
+    the removal has no such call."""
+    store: Any = await open_store(f"embedded:{path}")
+    try:
+        log = naming.log_path(TOPIC.partition(0))
+        cursor = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
+        await topics_on(store).create_log(TOPIC.partition(0))
+        await store.create(cursor_path(log, "copied"), cursor)
+        paused = PausedStore(store, at)
+        late = asyncio.ensure_future(topics_on(paused.store).take_back(TOPIC.partition(0)))
+        if not await paused.waits_in(late):
+            await late
+            assert await store.exists(log) is None
+            return False
+        is_loaded = False
+        with suppress(NoNodeError, BadVersionError):
+            await store.set(log, LogMetadata(owner_token=7).to_json(), version=0)
+            await store.create(cursor_path(log, "live"), cursor)
+            is_loaded = True
+        paused.may_go_on.set()
+        await late
+        left = ["copied", "live"] if is_loaded else []
+        assert await list_cursors(store, log) == left, f"paused before call {at}"
+        assert (await store.exists(log) is not None) == is_loaded
+        return True
+    finally:
+        await store.close()
+
+
+async def test_what_is_loaded_while_it_is_taken_back_keeps_all_its_subscriptions(
+    tmp_path: Path,
+) -> None:
+    calls = 0
+    while await taken_back(tmp_path / f"{calls}.db", calls):
+        calls += 1
+    assert calls > 3, "each step of the removal was paused"
+
+
+async def test_a_log_with_ledgers_is_not_taken_back(tmp_path: Path) -> None:
+    """Neither loaded nor new: a restore has made it."""
+    store: Any = await open_store(f"embedded:{tmp_path / 'metadata.db'}")
+    log = naming.log_path(TOPIC.partition(0))
+    await store.create(log, LogMetadata((LogLedger(5, 1, 1, 1),)).to_json())
+    await topics_on(store).take_back(TOPIC.partition(0))
+    assert await store.exists(log) == 0
+    await store.close()

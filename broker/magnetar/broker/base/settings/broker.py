@@ -930,6 +930,12 @@ class BrokerSettings(
         description="Unused topics whose last use is remembered. Further topics count as unused "
         "since the latest use that was forgotten.",
     )
+    topics_at_rest_records_max: int = Field(
+        default=200_000,
+        ge=1,
+        description="Unused topics and subscriptions of which the broker remembers since when it "
+        "knows them, about 150 bytes each. Further ones are not deleted as unused.",
+    )
 
     # Compaction.
 

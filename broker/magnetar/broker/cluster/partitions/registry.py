@@ -20,6 +20,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote_plus
 
+import structlog
+
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import (
     BrokerMetadataError,
@@ -41,20 +43,22 @@ from magnetar.cursors import CursorError, copy_cursor, list_cursors
 from magnetar.cursors.node import cursor_path
 from magnetar.ledger.errors import (
     BadVersionError,
+    LedgerError,
     MetadataError,
     NoNodeError,
-    NotEmptyError,
 )
+from magnetar.ledger.managed_log.log_deletion import is_marked_at, mark_unopened, remove_marked
 from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogMetadata
 from magnetar.ledger.metadata.cell import bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
 
+_log = structlog.get_logger()
+
 _WRITES_AT_ONCE = 32
 _MADE_PER_LOOK = 32
 """Partitions that are made until the record is read again."""
-_TAKE_BACK_TRIES = 10
 
 PARTITIONS_MAX = 100_000
 """Largest number of partitions, whatever the settings say: a request about a topic goes through
@@ -433,8 +437,11 @@ class PartitionedTopics:
         try:
             yield made
         except RequestError:
-            if made:
-                await self._take_back_made(topic, made, known=known)
+            try:
+                if made:
+                    await self._take_back_made(topic, made, known=known)
+            except RequestError as error:
+                _log.warning("partitions_left_behind", topic=str(topic), error=str(error))
             raise
 
     async def _take_back_made(
@@ -506,27 +513,26 @@ class PartitionedTopics:
 
     async def take_back(self, topic: TopicName) -> None:
         """Remove the log of a topic that was never loaded, with the subscriptions that were copied
-        to it. Leave what is in use by now.
+        to it. Leave what was loaded: that is in use, and perhaps of a later topic of the name.
+
+        The log is marked first, so that no broker loads it from there on. If the rest fails, the
+        next load completes it, like any deletion.
 
         Raises:
             BrokerMetadataError
         """
         path = naming.log_path(topic)
-        for _ in range(_TAKE_BACK_TRIES):
-            try:
-                if await self._store.exists(path) != 0:
-                    return
-                for name in await list_cursors(self._store, path):
-                    await self._store.delete(cursor_path(path, name), version=0)
-                await self._store.delete(path, version=0)
-            except NotEmptyError:
-                continue  # Another request copies subscriptions to it at this moment.
-            except (BadVersionError, NoNodeError):
+        try:
+            if not await mark_unopened(self._store, path):
                 return
-            except MetadataError as error:
-                raise BrokerMetadataError(f"{path} is not taken back: {error}") from error
-            else:
-                return
+            for name in await list_cursors(self._store, path):
+                if not await is_marked_at(self._store, path):
+                    return  # Another process has completed it; the name may be in use again.
+                with suppress(NoNodeError):
+                    await self._store.delete(cursor_path(path, name))
+            await remove_marked(self._store, path)
+        except LedgerError as error:
+            raise BrokerMetadataError(f"{path} is not taken back: {error}") from error
 
     async def _bring_along(self, topic: TopicName, indexes: Sequence[int]) -> None:
         """Copy subscriptions that the first partition gained meanwhile to the new partitions.

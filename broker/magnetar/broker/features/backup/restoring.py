@@ -43,7 +43,7 @@ from magnetar.cursors.closed_cursors import make_closed
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import NoNodeError, ObjectDamagedError, ObjectMissingError
 from magnetar.ledger.managed_log.log_ledgers import RESTORED_PROPERTY
-from magnetar.ledger.managed_log.log_metadata import RESTORED_MS_PROPERTY, LogMetadata
+from magnetar.ledger.managed_log.log_metadata import LogMetadata
 from magnetar.ledger.metadata.cell import Cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.offloading.store_set import StoredLedgers, StoreSet
@@ -277,8 +277,6 @@ class Restore:
         node = restored.node
         if restored.has_transactions:
             node = await self._transactions(restored, topic)
-        # The topic counts as unused from now on, not since the backup was made.
-        node = node.with_properties({RESTORED_MS_PROPERTY: str(self._clock.wall_ms())})
         for name, state in sorted(restored.cursors.items()):
             await make_closed(
                 self._client,

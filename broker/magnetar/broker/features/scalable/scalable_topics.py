@@ -55,9 +55,7 @@ from magnetar.broker.policies.model import AutoScale
 from magnetar.broker.policies.records import asked, change_record, read_record
 from magnetar.cursors import CursorError, copy_cursor, list_cursors
 from magnetar.ledger.errors import LedgerError, MetadataError, NoNodeError
-from magnetar.ledger.managed_log.log_deletion import DELETED, is_marked, is_marked_at
-from magnetar.ledger.managed_log.log_metadata import LogMetadata
-from magnetar.ledger.metadata.cell import GONE, Cell, Deletion
+from magnetar.ledger.managed_log.log_deletion import DELETED, is_marked_at, remove_marked
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
@@ -473,18 +471,8 @@ class ScalableTopics:
         """Remove what `_mark_unused` made. If that fails, the next load of a segment of that name
         does it."""
         path = naming.log_path(name)
-
-        def remove(log: LogMetadata | None) -> Deletion | None:
-            return GONE if log is not None and is_marked(log.properties) else None
-
-        cell = Cell(
-            self._store,
-            path,
-            decode=lambda value: LogMetadata.from_json(value, path=path),
-            encode=LogMetadata.to_json,
-        )
         try:
-            await cell.change(remove)
+            await remove_marked(self._store, path)
         except LedgerError as error:
             _log.warning("segment_left_marked", topic=str(name), error=str(error))
 
@@ -740,12 +728,16 @@ class ScalableTopics:
         The deletion found only those that existed then. Ids start anew in a later topic of the
         name, which would have the logs otherwise.
 
+        If there is a later topic already, they stay: its own split may have adopted them, or have
+        made them anew at this moment. The version of the node is the same in each case, so a
+        removal could take subscriptions of the later topic with it.
+
         Raises:
             BrokerMetadataError
         """
         record = await self.find(topic, is_sure=True)
         if record is not None and not record.is_deleted:
-            return  # It goes on; or a later topic has the name, and perhaps such segments.
+            return  # It goes on; or a later topic has the name.
         for child in change.children:
             await self._logs.take_back(child.name_in(topic))
 

@@ -25,8 +25,8 @@ class UnusedSince:
 class Disuse:
     """When topics came to rest on this broker, as far as it can know; monotonic seconds.
 
-    A topic that was never loaded here counts as unused since the broker began to look, or since it
-    came into being (`births.py`). For the others, the time at which each came to rest is
+    A topic that was never loaded here counts as unused since the broker began to look, or since a
+    walk first saw it (`births.py`). For the others, the time at which each came to rest is
     remembered, up to a bound. If one is forgotten, all topics that are not remembered count from
     its time. So a topic never counts as unused for longer than it is.
     """
@@ -50,10 +50,6 @@ class Disuse:
     def forget(self, name: TopicName) -> None:
         """Forget a topic that was deleted, to free its place."""
         self._since_s.pop(name, None)
-
-    def knows(self, name: TopicName) -> bool:
-        """Whether it is remembered when the topic came to rest here."""
-        return name in self._since_s
 
     def since_s(self, name: TopicName) -> float:
         """Return a time since which the topic is certainly unused here, if it existed then."""

@@ -97,7 +97,7 @@ class TopicsAtRest:
         self._disuse = Disuse(
             clock.monotonic_s(), remembered_max=settings.topics_at_rest_remembered_max
         )
-        self._births = Births(clock)
+        self._births = Births(clock, remembered_max=settings.topics_at_rest_records_max)
         self._places = asyncio.Semaphore(settings.topics_at_rest_loaded_max)
         self._working: dict[TopicName, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -154,7 +154,6 @@ class TopicsAtRest:
             MetadataError: the topics cannot be listed now.
         """
         is_whole = False
-        self._births.begin()
         try:
             for tenant in await self._children(naming.ROOT):
                 for namespace in await self._children(f"{naming.ROOT}/{tenant}"):
@@ -195,6 +194,7 @@ class TopicsAtRest:
             found = await self._look_at(name, since_s)
         except (LedgerError, CursorError, RequestError) as error:
             self.failures += 1
+            self._births.miss(full_name)
             _log.warning("topic_at_rest_not_read", topic=full_name, error=str(error))
             return
         if found is None or name in self._working:
@@ -226,6 +226,8 @@ class TopicsAtRest:
             node = await self._store.get(path)
         except NoNodeError:
             return None  # deleted meanwhile
+        if not node.value:
+            return None  # No log: cursors are left below the node of one that there was once.
         log = LogMetadata.from_json(node.value, path=path)
         cursors: dict[str, StoredCursor] = {}
         for cursor in await list_cursors(self._store, path):
@@ -234,7 +236,7 @@ class TopicsAtRest:
             if stored is not None:
                 cursors[cursor] = stored
         self.looks += 1
-        unused = self._unused(name, log, node.created_ms, cursors).not_before(since_s)
+        unused = self._unused(str(name), log, node.created_ms, cursors).not_before(since_s)
         now_s = self._clock.monotonic_s()
         found = StoredTopic(
             log,
@@ -253,30 +255,23 @@ class TopicsAtRest:
 
     def _unused(
         self,
-        name: TopicName,
+        name: str,
         log: LogMetadata,
         stored_ms: int | None,
         cursors: Mapping[str, StoredCursor],
     ) -> UnusedSince:
-        """Return the earliest times at which a topic and its subscriptions may have come into
-        being. A topic is as young as its youngest subscription: that was a use of it.
+        """Return when a walk first saw a topic and its subscriptions. A topic is as young as its
+        youngest subscription: that was a use of it.
 
-        `stored_ms`: when the log's node was created, by the store's clock; None if unknown.
+        `stored_ms`: when the log's node was created, by the store's clock; None if unknown. Then
+        a restored log is told from the one that it replaces by the backup that it came from.
         """
-        is_restored = RESTORED_PROPERTY in log.properties
-        # A former release restored logs without the time, and with the creation time of before.
-        made_ms = log.restored_ms if is_restored else log.created_ms
-        identity = f"{name} {log.created_ms} {log.restored_ms} {stored_ms}"
-        topic_s = self._births.since_s(
-            identity, (made_ms, stored_ms or 0), was_in_use=self._disuse.knows(name)
-        )
+        made = tuple(map(log.properties.get, (CREATED_PROPERTY, RESTORED_PROPERTY)))
+        topic_s = self._births.since_s(name, f"{made} {stored_ms}")
         since_s = {
             cursor: max(
                 topic_s,
-                self._births.since_s(
-                    f"{identity} {each.created_ms} {cursor}",
-                    (each.last_active_ms, each.created_ms or 0),
-                ),
+                self._births.since_s(name, f"{made} {stored_ms} {each.created_ms} {cursor}"),
             )
             for cursor, each in cursors.items()
             if not naming.is_internal_cursor(cursor)

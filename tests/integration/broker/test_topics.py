@@ -345,7 +345,7 @@ async def test_a_partition_whose_topic_is_deleted_during_a_long_wait_does_not_co
 async def test_a_load_that_goes_on_after_its_lease_was_given_up_leaves_the_next_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its session still holds: only the lease is gone."""
+    """The former owner's session still holds; only the lease is gone."""
     name = parse_topic_name(TOPIC)
     async with (
         cluster_of(1, tmp_path) as cluster,

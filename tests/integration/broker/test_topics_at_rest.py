@@ -418,6 +418,7 @@ async def test_a_subscription_that_is_made_while_the_walk_waits_keeps_its_topic(
         ) as broker:
             topics = broker.services.topics
             await topics.partitioned.create_plain(YOUNG, {})
+            await looked_after(broker)
             clock.later_s = 20 * _DAY_S
             wake = topics.wake
 

@@ -19,7 +19,7 @@ class PausedStore:
 
     @property
     def store(self) -> MetadataStore:
-        """This, as what it stands for."""
+        """This store, typed as the metadata store that it stands for."""
         return cast(MetadataStore, self)
 
     def __getattr__(self, name: str) -> Any:

@@ -180,7 +180,7 @@ async def test_consumers_that_join_at_once_are_no_more_than_the_topic_may_have(
 async def test_a_topic_that_is_closed_while_a_consumer_waits_gets_no_cursor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may have been deleted: the cursor would be left without a log, or be a later topic's."""
+    """The topic may have been deleted: the cursor would have no log, or a later topic's."""
     harness = Harness()
     of_topic(harness, max_consumers=1)
     holder, other = harness.client(), harness.client()

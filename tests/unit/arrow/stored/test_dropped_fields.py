@@ -106,7 +106,7 @@ def test_a_dropped_field_holds_the_values_of_all_its_versions(
 def test_a_dropped_field_whose_types_do_not_widen_is_left_out(
     kinds: tuple[Any, ...], kind: str
 ) -> None:
-    """Its column would make the messages of the other version unreadable."""
+    """A column of one type would make the messages of the other version unreadable."""
     newest = replace(record(("a", "int")), kind=kind)
     older = [replace(record(("a", "int"), ("b", each)), kind=kind) for each in kinds]
     assert with_dropped_fields(newest, older) == newest

@@ -132,7 +132,7 @@ LEFT = [DataLossError("no such ledger"), EntryLossError("no such ledger", may_ha
 def test_a_ledger_that_left_its_bookies_after_planning_comes_through_brokers(
     monkeypatch: pytest.MonkeyPatch, fails_at: int, error: Exception
 ) -> None:
-    """It is in an object store now, or on other bookies. Later ledgers may still be where they
+    """The ledger is in an object store or on other bookies. Later ledgers may still be where they
     were."""
     bookies = Scripted(fails_at, error)
     brokers = Scripted(NEVER, UnreachableError("never"))

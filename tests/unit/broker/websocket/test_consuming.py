@@ -226,7 +226,7 @@ async def test_a_topic_that_cannot_be_opened_keeps_a_pattern_from_no_other() -> 
 
 
 async def test_a_setting_lets_sessions_read_larger_batches() -> None:
-    """Which another client may have stored, as of more than 65,536 messages."""
+    """Another client may have stored a batch of more than 65,536 messages."""
     namespace, bytes_max = Namespace("a"), 1 << 30
     session = consumer_session(CONSUMER, namespace, websocket_decompressed_bytes_max=bytes_max)
     await session.open()

@@ -170,7 +170,7 @@ async def test_the_properties_of_a_partitioned_topic_are_set_and_compared() -> N
 async def test_properties_that_the_source_has_dropped_are_removed_at_the_target(
     partitions: int,
 ) -> None:
-    """They may have been set at the creation of the topic."""
+    """The properties may have been set at the creation of the topic."""
     target = Cluster()
     there = {"owner": "sales", "a/b": ""}
     if partitions:

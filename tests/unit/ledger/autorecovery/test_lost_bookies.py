@@ -238,7 +238,7 @@ def test_a11_a_mass_loss_that_ended_does_not_come_back_with_a_single_bookie() ->
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a11_old_cookies_that_a_new_auditor_finds_are_no_mass_loss_for_good(more: int) -> None:
-    """It cannot tell bookies that died one by one over months from an outage of this minute."""
+    """A new auditor cannot tell bookies that died over months from an outage of this minute."""
     lost = LostBookies(RULES, settled_s=15.0, delay_s=0.0)
     lost.on_registered(TEN[4:], now_s=0.0)
     lost.on_cookies([*TEN, "old"], now_s=0.0)

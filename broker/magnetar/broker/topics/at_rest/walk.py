@@ -51,7 +51,7 @@ class _Found:
     due: str
     unused: UnusedSince
     created: str | None
-    """Its creation time as stored, by which a later topic of the name is told from it."""
+    """Stored creation time of the topic, which tells it from a later topic of the name."""
 
 
 class LooksAfterTopics(Protocol):

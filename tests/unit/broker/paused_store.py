@@ -19,7 +19,7 @@ class PausedStore:
 
     @property
     def store(self) -> MetadataStore:
-        """This store, typed as the metadata store that it stands for."""
+        """Return the store under the type of the metadata store that it replaces."""
         return cast(MetadataStore, self)
 
     def __getattr__(self, name: str) -> Any:

@@ -56,7 +56,7 @@ class StoredTopic:
     rested_s: float
     """How long the topic has been unused, in seconds, as far as this broker knows."""
     unused_s: Mapping[str, float] = field(default_factory=dict)
-    """How long each subscription has been unused, in seconds; a missing one as long as the topic."""
+    """How long each subscription has been unused, in seconds; if missing, as long as the topic."""
 
     @property
     def was_left_open(self) -> bool:

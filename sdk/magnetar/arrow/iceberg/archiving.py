@@ -56,7 +56,7 @@ from magnetar.arrow.iceberg.watermark import (
     start_of,
 )
 from magnetar.arrow.stored.column_names import TOPIC
-from magnetar.arrow.stored.column_types import METADATA_FIELDS
+from magnetar.arrow.stored.column_types import METADATA_FIELDS, value_fields
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.dropped_fields import older_schemas, with_dropped_fields
 from magnetar.arrow.stored.hold import Hold
@@ -323,7 +323,10 @@ class Archiver:
         if newest.kind not in ("JSON", "AVRO"):
             return newest
         older = older_schemas(self._driver.schemas, states)
-        return with_dropped_fields(newest, older)
+        # A column keeps its type if the table cannot have the widest: no int becomes double.
+        return with_dropped_fields(
+            newest, older, suits=lambda one: self._table.takes(stored_schema(value_fields(one)))
+        )
 
     def _check_kept(
         self, states: Mapping[str, TopicState], stand: Mapping[str, MessageId | None]

@@ -1,5 +1,6 @@
 """Commits to a table that a catalog fails, or whose answers are lost: without a broker."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from magnetar.arrow.errors import CatalogError
 from magnetar.arrow.iceberg.commits import Head
+from magnetar.arrow.iceberg.evolution import stored_schema
 from magnetar.arrow.iceberg.iceberg_table import COMMIT_TRIES_MAX, IcebergTable
 from magnetar.arrow.iceberg.watermark import Mark
+from magnetar.arrow.stored.column_types import value_fields
+from magnetar.arrow.stored.dropped_fields import with_dropped_fields
+from magnetar.arrow.stored.slices import ValueSchema
 
 OLD = pa.schema([pa.field("a", pa.int64())])
 NEW = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.string())])
@@ -81,6 +86,30 @@ def is_changed(catalog: FailingCatalog, change: Callable[[IcebergTable], None]) 
     if change is evolve:
         return bool(table.schema().as_arrow().names == ["a", "b"])
     return bool(table.scan().to_arrow().num_rows == 1)
+
+
+def test_a_dropped_field_keeps_the_type_that_its_column_has(catalog: FailingCatalog) -> None:
+    """An older release made the column int, and Iceberg widens no int to double."""
+    table = IcebergTable(catalog, "lake.t", Around())
+    versions = [dropped("int"), dropped("double")]
+    for held, expected in [("", "double"), ("int", "int"), ("double", "double")]:
+        if held:
+            catalog.create_namespace_if_not_exists("lake")
+            catalog.create_table("lake.t", stored_schema(value_fields(dropped(held))))
+        table.load()
+        found = with_dropped_fields(
+            dropped(), versions, suits=lambda one: table.takes(stored_schema(value_fields(one)))
+        )
+        assert value_fields(found) == value_fields(dropped(expected))
+        if held:
+            table.evolve(stored_schema(value_fields(found)))
+            catalog.drop_table("lake.t")
+
+
+def dropped(*kinds: str) -> ValueSchema:
+    """Return a schema with a field `a`, and a field `b` of this type."""
+    fields = [{"name": "a", "type": "int"}, *({"name": "b", "type": each} for each in kinds)]
+    return ValueSchema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
 
 
 @CHANGES

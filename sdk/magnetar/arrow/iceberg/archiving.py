@@ -14,7 +14,7 @@ table, and moves after each commit.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -56,7 +56,7 @@ from magnetar.arrow.iceberg.watermark import (
     start_of,
 )
 from magnetar.arrow.stored.column_names import TOPIC
-from magnetar.arrow.stored.column_types import METADATA_FIELDS
+from magnetar.arrow.stored.column_types import METADATA_FIELDS, value_fields
 from magnetar.arrow.stored.driver import SourceDriver
 from magnetar.arrow.stored.dropped_fields import older_schemas, with_dropped_fields
 from magnetar.arrow.stored.hold import Hold
@@ -196,8 +196,6 @@ class _Plan:
 
     states: Mapping[str, TopicState]
     slices: list[Slice]
-    deleted: Collection[str]
-    """Topics with marks that were deleted."""
 
 
 class Archiver:
@@ -305,15 +303,10 @@ class Archiver:
         slices = driver.slices(states, starts, ends, schema)
         if slices:
             self._table.evolve(columns)
-        return _Plan(states, slices, self._deleted_of(states))
-
-    def _deleted_of(self, states: Mapping[str, TopicState]) -> Collection[str]:
-        """Return the topics of both tables that were deleted."""
         marks = merged(self._undecoded_head.watermark, self._head.watermark)
-        driver = self._driver
-        return self._deleted.find(
-            marks, states, driver.selects, lambda: driver.topics(missing_ok=True)
-        )
+        loses = self._settings.allows_loss
+        self._deleted.look(marks, states, driver.selects, allows_loss=loses)
+        return _Plan(states, slices)
 
     def _value_schema(self, states: Mapping[str, TopicState]) -> ValueSchema:
         """Return the newest schema of the topics, plus the fields that it has dropped."""
@@ -323,7 +316,10 @@ class Archiver:
         if newest.kind not in ("JSON", "AVRO"):
             return newest
         older = older_schemas(self._driver.schemas, states)
-        return with_dropped_fields(newest, older)
+        # A column keeps its type if the table cannot have the widest: no int becomes double.
+        return with_dropped_fields(
+            newest, older, suits=lambda one: self._table.takes(stored_schema(value_fields(one)))
+        )
 
     def _check_kept(
         self, states: Mapping[str, TopicState], stand: Mapping[str, MessageId | None]
@@ -393,8 +389,8 @@ class Archiver:
         marks = merged(self._head.watermark, batch.marks)
         if marks == self._head.watermark:
             return
-        marks = self._pruned(marks, plan)
-        undecoded = self._add_undecoded(batch, marks, plan)
+        marks = self._pruned(marks)
+        undecoded = self._add_undecoded(batch, marks)
         rows = pa.Table.from_batches(batch.rows, None if batch.rows else _BASE_COLUMNS)
         self._head = self._append(self._table, rows, marks, self._head)
         self._release(batch.marks, plan.states)
@@ -414,10 +410,11 @@ class Archiver:
             self._upkeep_at = self.progress.commits + _COMMITS_PER_UPKEEP
             self._keep_up(files_min=self._settings.files_min)
 
-    def _pruned(self, marks: Watermark, plan: _Plan) -> dict[str, Mark]:
-        return pruned(marks, plan.deleted, allows_loss=self._settings.allows_loss)
+    def _pruned(self, marks: Watermark) -> dict[str, Mark]:
+        deleted = self._deleted.find(lambda: self._driver.topics(missing_ok=True))
+        return pruned(marks, deleted, allows_loss=self._settings.allows_loss)
 
-    def _add_undecoded(self, batch: _Batch, marks: Watermark, plan: _Plan) -> int:
+    def _add_undecoded(self, batch: _Batch, marks: Watermark) -> int:
         """Add the undecoded rows that the second table lacks; return their number."""
         if not batch.undecoded:
             return 0
@@ -430,7 +427,7 @@ class Archiver:
         self._undecoded_head = self._append(
             self._undecoded,
             undecoded_table(rows),
-            self._pruned(merged(known, marks), plan),
+            self._pruned(merged(known, marks)),
             self._undecoded_head,
         )
         return len(rows)

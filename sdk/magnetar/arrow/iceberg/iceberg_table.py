@@ -27,6 +27,7 @@ from pyiceberg.table.update import AssertTableUUID
 
 from magnetar.arrow.errors import (
     CatalogError,
+    EvolutionError,
     MagnetarArrowError,
     OptionError,
     TableBusyError,
@@ -179,6 +180,16 @@ class IcebergTable:
             else:
                 break
         return self._head()
+
+    def takes(self, topic: pa.Schema) -> bool:
+        """Return whether the table, as loaded, has these columns or can get them."""
+        if not self.is_there:
+            return True
+        try:
+            self._columns_for(topic)
+        except EvolutionError:
+            return False
+        return True
 
     def evolve(self, topic: pa.Schema) -> None:
         """Add and widen columns, so that rows with these columns fit.

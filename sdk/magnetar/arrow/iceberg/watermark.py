@@ -10,7 +10,7 @@ exist.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from magnetar.arrow.errors import DataLossError, TableError
@@ -145,34 +145,51 @@ class DeletedTopics:
     def __init__(self) -> None:
         self._missing: set[str] | None = None
         """Topics that were missing in the last look; None before the first one."""
+        self._before: set[str] | None = None
+        """Topics that were missing in the look before that; None if there was none."""
 
-    def find(
+    def look(
         self,
         marks: Watermark,
         states: Mapping[str, TopicState],
         selects: Callable[[str], bool],
-        look_again: Callable[[], Mapping[str, TopicState]],
-    ) -> set[str]:
-        """Return the topics that are missing in this look, and were in the last one.
+        *,
+        allows_loss: bool,
+    ) -> None:
+        """Note which topics are missing in a new look, of those whose marks may leave.
 
         Args:
             marks: of all topics that are archived.
             states: all topics that exist, of those that are selected.
             selects: whether the job archives a topic. Nothing is known of other topics.
-            look_again: returns new states; called if there was no look before.
+            allows_loss: as for `pruned`.
         """
-        missing, before = _missing(marks, states, selects), self._missing
-        self._missing = missing
-        if before is None and missing and len(marks) > MARKS_PRUNED_ABOVE:
-            before = _missing(marks, look_again(), selects)
-        return missing & (before or set())
+        self._before, self._missing = self._missing, set()
+        if len(marks) > MARKS_PRUNED_ABOVE:
+            kept = pruned(marks, marks, allows_loss=allows_loss)
+            self._missing = {
+                topic for topic in _not_there(marks, states) if topic not in kept and selects(topic)
+            }
+
+    def find(self, look_again: Callable[[], Mapping[str, TopicState]]) -> set[str]:
+        """Return the topics that were missing in the last two looks.
+
+        To be called just before their marks leave. A job that has looked once looks again then: two
+        looks right after each other would see the same mistake.
+
+        Args:
+            look_again: returns new states; called if there was one look only, and topics were
+                missing in it.
+        """
+        missing = self._missing or set()
+        if self._before is None:
+            self._before = _not_there(missing, look_again()) if missing else set()
+        return missing & self._before
 
 
-def _missing(
-    marks: Watermark, states: Mapping[str, TopicState], selects: Callable[[str], bool]
-) -> set[str]:
+def _not_there(topics: Iterable[str], states: Mapping[str, TopicState]) -> set[str]:
     there = {topic for topic, state in states.items() if state.is_there}
-    return {topic for topic in marks if topic not in there and selects(topic)}
+    return set(topics) - there
 
 
 def is_archived(marks: Watermark, topic: str, *, ledger_id: int, entry_id: int) -> bool:

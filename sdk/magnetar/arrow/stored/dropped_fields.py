@@ -1,15 +1,21 @@
 """Fields that the newest version of a topic's schema has dropped, and older messages still have."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 from magnetar.arrow.stored.column_names import widest_of
 from magnetar.arrow.stored.slices import ValueSchema
 from magnetar.arrow.stored.topic_schema import SchemaSource, parsed
 from magnetar.sdk.wire.topic_name import TopicName
+
+_log = logging.getLogger(__name__)
+
+_KINDS_SHOWN_MAX = 200
+"""Most characters of types in a line of the log."""
 
 
 def older_schemas(source: SchemaSource, topics: Iterable[str]) -> list[ValueSchema]:
@@ -30,18 +36,26 @@ def older_schemas(source: SchemaSource, topics: Iterable[str]) -> list[ValueSche
 
 
 def with_dropped_fields(
-    newest: ValueSchema, older: Sequence[ValueSchema], *, reserved: Collection[str] = ()
+    newest: ValueSchema,
+    older: Sequence[ValueSchema],
+    *,
+    reserved: Collection[str] = (),
+    suits: Callable[[ValueSchema], bool] = lambda _: True,
 ) -> ValueSchema:
     """Return the newest schema, plus the fields of older versions that it has dropped.
 
     Messages of an older version may still be unread, and their values belong in the archive. Only
     fields whose types have no name of their own are added: a record or an enum could be defined
     twice. A field that had several types gets one that holds the values of all; if there is none,
-    it is left out, since messages of the other type could not be read.
+    it is left out, since messages of the other type could not be read. The log names fields that
+    are left out, each once.
 
     Args:
         older: newest first.
         reserved: names that no added field may have.
+        suits: whether the reader can take a schema of one added field. If it cannot take the widest
+            type, the field gets the newest of its types that it can take. Asked only if there are
+            several.
     """
     if newest.kind not in ("JSON", "AVRO"):
         return newest
@@ -56,12 +70,34 @@ def with_dropped_fields(
         if _lower(name) in known:
             continue
         known.add(_lower(name))
-        kind = reduce(_wider, kinds) if all(map(_is_plain, kinds)) else None
-        if kind is not None:
-            fields.append({"name": name, "type": _nullable(kind), "default": None})
+        widest = reduce(_wider, kinds) if all(map(_is_plain, kinds)) else None
+        if widest is None:
+            _tell_left_out(str(definition.get("name")), name, json.dumps(kinds))
+            continue
+        choices = [_added(name, kind) for kind in (widest, *kinds)]
+        suiting = (
+            each
+            for each in choices
+            if suits(replace(newest, definition=json.dumps({**definition, "fields": [each]})))
+        )
+        is_choice = any(each != choices[0] for each in choices)
+        # If none suits, whoever compares the columns reports it.
+        fields.append(next(suiting, choices[0]) if is_choice else choices[0])
     if len(fields) == len(definition["fields"]):
         return newest
     return replace(newest, definition=json.dumps({**definition, "fields": fields}))
+
+
+@lru_cache(maxsize=10_000)
+def _tell_left_out(record: str, name: str, kinds: str) -> None:
+    """Warn of a field, once: a job that runs on looks at the schemas again and again."""
+    _log.warning(
+        "record %s: the newest schema has dropped field %s, and it gets no column: no plain type "
+        "holds its values in all older versions: %s",
+        record,
+        name,
+        kinds if len(kinds) <= _KINDS_SHOWN_MAX else f"{kinds[:_KINDS_SHOWN_MAX]}...",
+    )
 
 
 def _types_by_name(versions: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -105,6 +141,10 @@ def _is_plain(kind: Any) -> bool:
             inner in ("array", "map") or _is_plain(inner)
         )
     return kind in _PLAIN
+
+
+def _added(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": _nullable(kind), "default": None}
 
 
 def _nullable(kind: Any) -> list[Any]:

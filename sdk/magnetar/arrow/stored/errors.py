@@ -47,14 +47,18 @@ class DataLossError(MagnetarArrowError):
 class EntryLossError(DataLossError):
     """The first entry that was not delivered is lost; later ones may exist."""
 
-    def __init__(self, message: str, *, may_have_moved: bool = False) -> None:
+    def __init__(
+        self, message: str, *, may_have_moved: bool = False, is_denied: bool = False
+    ) -> None:
         """
         Args:
             may_have_moved: one of the entry's bookies does not have the ledger at all. It may have
                 left them for an object store, or for other bookies.
+            is_denied: one of the entry's bookies has the ledger, but not the entry.
         """
         super().__init__(message)
         self.may_have_moved = may_have_moved
+        self.is_denied = is_denied
 
 
 class UnreachableError(MagnetarArrowError):

@@ -93,9 +93,8 @@ class LedgerReads:
                     break  # the next entries may come from this replica again, or from any other
             else:
                 failure = _failed(part.ledger_id, at, problems)
-                if isinstance(failure, DataLossError) and self._may_go_on(part, at):
-                    moved = not isinstance(failure, EntryLossError) or failure.may_have_moved
-                    raise EntryLossError(str(failure), may_have_moved=moved)
+                if type(failure) is DataLossError and self._may_go_on(part, at):
+                    raise EntryLossError(str(failure), may_have_moved=True)
                 raise failure
 
     def one(self, part: LedgerPart, entry_id: int) -> bytes:
@@ -231,4 +230,4 @@ def _failed(ledger_id: int, entry_id: int, problems: Sequence[LedgerError]) -> E
     without_ledger = [isinstance(each, NoSuchLedgerOnBookieError) for each in problems]
     if all(without_ledger):
         return DataLossError(f"{where}: {said}")
-    return EntryLossError(f"{where}: {said}", may_have_moved=any(without_ledger))
+    return EntryLossError(f"{where}: {said}", may_have_moved=any(without_ledger), is_denied=True)

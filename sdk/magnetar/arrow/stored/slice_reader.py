@@ -4,9 +4,10 @@ Entries come from bookies. From the first entry whose bookies cannot be reached,
 broker. An unreachable bookie may still hold the entries: brokers are nearer to it. If bookies
 answer that entries are gone or damaged, that is final. If they no longer have the ledger, it may
 have left them for an object store, or for other bookies, since the query was planned: it comes
-through a broker, whose answer is final. So is the silence of a broker that has the ledger and
-cannot read the entry. A ledger that was in an object store when the query was
-planned is then read from the store, and through a broker if this executor cannot read it.
+through a broker, whose answer is final. The silence of a broker that has the ledger confirms the
+loss of one entry, if a bookie that has the ledger denies it. A ledger that was in an object store
+when the query was planned is then read from the store, and through a broker if this executor cannot
+read it.
 
 A worker process reads many slices, one after the other (`settle_worker`). Modules imported by its
 second task stay for good: `gc.freeze` takes them out of every later round of the garbage collector.
@@ -331,7 +332,7 @@ class FallbackReads:
         self._problem: UnreachableError | None = None
         """Error that stopped reads from bookies."""
         self._denied = -1
-        """Ledger of which neither bookies nor brokers give entries."""
+        """Ledger that neither bookies nor brokers have."""
         self._bookies: LedgerReads
         if before is not None:
             self._bookies, self._problem = before._bookies, before._problem
@@ -403,11 +404,12 @@ class FallbackReads:
                 has_come = True
                 yield run
         except UnreachableError as error:
-            # A broker that cannot read what the bookies denied confirms the loss: it retries for
-            # ever. Once it has sent entries, the ledger is elsewhere, and may only be out of reach.
-            if loss is not None and isinstance(error, SilentBrokerError) and not has_come:
-                self._denied = part.ledger_id
-                raise loss from error
+            # A broker that cannot read what a bookie of the ledger denied confirms the loss: it
+            # retries for ever. If no bookie has the ledger, or the broker has sent entries, the
+            # ledger is elsewhere, and may only be out of reach for a while.
+            is_silent = isinstance(error, SilentBrokerError) and not has_come
+            if is_silent and isinstance(loss, EntryLossError) and loss.is_denied:
+                raise loss from error  # the broker says nothing of later entries
             problem = loss or (self._problem if part.object is None else self._object_problem)
             if problem is None:
                 raise

@@ -1,5 +1,6 @@
 """How far each topic is archived: marks, their stored form, and what is lost behind them."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -166,34 +167,65 @@ def test_marks_of_deleted_topics_leave_a_large_watermark() -> None:
     marks = many(MARKS_PRUNED_ABOVE + 1)
     there = f"{TOPIC}-5"
     states = {there: state(10), f"{TOPIC}-6": TopicState(TOPIC, 6, is_there=False)}
-    deleted = DeletedTopics().find(marks, states, lambda _: True, lambda: states)
+    deleted = found_in(marks, states)
     assert pruned(marks, deleted, allows_loss=False) == {there: marks[there]}
+
+
+def found_in(
+    marks: Mapping[str, Mark],
+    states: Mapping[str, TopicState],
+    selects: Callable[[str], bool] = lambda _: True,
+) -> set[str]:
+    """Return the topics that are missing in two equal looks."""
+    found = DeletedTopics()
+    found.look(marks, states, selects, allows_loss=True)
+    return found.find(lambda: states)
 
 
 def test_a_topic_that_is_missing_in_one_look_is_not_deleted() -> None:
     marks = many(MARKS_PRUNED_ABOVE + 1)
     wrong, right = dict.fromkeys(list(marks)[2:], state(10)), dict.fromkeys(marks, state(10))
     found = DeletedTopics()
-    looks = [wrong, right, wrong, wrong, right, wrong]
-    deleted = [found.find(marks, each, lambda _: True, lambda: right) for each in looks]
+    deleted = []
+    for each in (wrong, right, wrong, wrong, right, wrong):
+        found.look(marks, each, lambda _: True, allows_loss=False)
+        deleted.append(found.find(lambda: right))
     gone = set(list(marks)[:2])
     assert deleted == [set(), set(), set(), gone, set(), set()]
 
 
-def test_a_look_is_repeated_only_if_there_is_something_to_leave() -> None:
+@pytest.mark.parametrize("allows_loss", [False, True])
+def test_a_look_is_repeated_only_if_there_is_something_to_leave(*, allows_loss: bool) -> None:
     marks = many(MARKS_PRUNED_ABOVE)
-    one_more = {**marks, TOPIC: Mark(7, 1)}
+    one_more = {**marks, TOPIC: Mark(7, 1, entries_left=2)}
+    all_but_one = dict.fromkeys(marks, state(10))
     looks: list[None] = []
 
     def look_again() -> dict[str, TopicState]:
         looks.append(None)
         return {}
 
-    there = dict.fromkeys(one_more, state(10))
-    assert DeletedTopics().find(marks, {}, lambda _: True, look_again) == set()
-    assert DeletedTopics().find(one_more, there, lambda _: True, look_again) == set()
+    def found(marks: Mapping[str, Mark], states: Mapping[str, TopicState]) -> set[str]:
+        deleted = DeletedTopics()
+        deleted.look(marks, states, lambda _: True, allows_loss=allows_loss)
+        return deleted.find(look_again)
+
+    assert found(marks, {}) == set()
+    assert found(one_more, dict.fromkeys(one_more, state(10))) == set()
     assert looks == []
-    assert DeletedTopics().find(one_more, {}, lambda _: True, look_again) == set(one_more)
+    assert found(one_more, all_but_one) == ({TOPIC} if allows_loss else set())
+    assert len(looks) == allows_loss, "a mark with lost entries after it may stay anyway"
+
+
+def test_a_job_looks_a_second_time_just_before_its_first_commit_and_once() -> None:
+    """A look right after the first one would see the same server behind."""
+    marks = many(MARKS_PRUNED_ABOVE + 2)
+    late, gone, *others = marks
+    found = DeletedTopics()
+    found.look(marks, dict.fromkeys(others, state(10)), lambda _: True, allows_loss=False)
+    states = [dict.fromkeys([late, *others], state(10))]
+    assert found.find(states.pop) == {gone}
+    assert found.find(states.pop) == {gone}
 
 
 def test_a_small_watermark_keeps_the_marks_of_deleted_topics() -> None:
@@ -204,7 +236,7 @@ def test_a_small_watermark_keeps_the_marks_of_deleted_topics() -> None:
 def test_marks_of_topics_that_the_job_does_not_select_stay() -> None:
     marks = many(MARKS_PRUNED_ABOVE + 1)
     others = {topic: mark for topic, mark in marks.items() if topic.endswith("7")}
-    deleted = DeletedTopics().find(marks, {}, lambda topic: topic not in others, dict)
+    deleted = found_in(marks, {}, lambda topic: topic not in others)
     assert pruned(marks, deleted, allows_loss=True) == others
 
 

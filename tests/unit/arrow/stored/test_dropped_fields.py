@@ -9,6 +9,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from magnetar.arrow.stored import dropped_fields
 from magnetar.arrow.stored.column_types import value_fields
 from magnetar.arrow.stored.dropped_fields import with_dropped_fields
 from magnetar.arrow.stored.slices import ValueSchema
@@ -110,6 +111,34 @@ def test_a_dropped_field_whose_types_do_not_widen_is_left_out(
     newest = replace(record(("a", "int")), kind=kind)
     older = [replace(record(("a", "int"), ("b", each)), kind=kind) for each in kinds]
     assert with_dropped_fields(newest, older) == newest
+
+
+def test_a_dropped_field_that_is_left_out_is_named_in_the_log_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dropped_fields._tell_left_out.cache_clear()
+    older = [record(("a", "int"), ("b", each), ("c", "int")) for each in ("int", "string")]
+    for _ in range(2):
+        with_dropped_fields(record(("a", "int")), older)
+    assert [each.getMessage() for each in caplog.records] == [
+        "record R: the newest schema has dropped field b, and it gets no column: no plain type "
+        'holds its values in all older versions: ["int", "string"]'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [("int", "int"), ("double", "double"), ("string", "double")],
+    ids=["newest", "widest", "none"],
+)
+def test_a_dropped_field_gets_the_type_that_its_column_has(held: str, expected: str) -> None:
+    """A column of a table may not take the widest type: an older release made it int."""
+    older = [record(("a", "int"), ("b", each)) for each in ("int", "double")]
+    column = value_fields(record(("b", ["null", held])))
+    found = with_dropped_fields(
+        record(("a", "int")), older, suits=lambda one: value_fields(one) == column
+    )
+    assert value_fields(found) == value_fields(record(("a", "int"), ("b", ["null", expected])))
 
 
 @pytest.mark.parametrize(

@@ -166,21 +166,38 @@ def test_a_ledger_is_not_lost_while_no_broker_can_say_where_it_is(
     assert str(caught.value) == "no such ledger; nor through brokers: no broker: timed out"
 
 
+DENIED = EntryLossError("no such entry", may_have_moved=True, is_denied=True)
+
+
+def test_an_entry_that_a_bookie_denies_and_a_broker_never_sends_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker retries its read for ever. Of later entries it has said nothing."""
+    brokers = Scripted(10, SilentBrokerError("the broker sends nothing"))
+    reads = reads_of(monkeypatch, Scripted(10, DENIED), brokers)
+    for first in (10, 12):
+        with pytest.raises(EntryLossError) as caught:
+            taken(reads, [replace(PART, first=first)])
+        assert caught.value is DENIED
+    assert brokers.asked == [(7, 10), (7, 12)]
+    brokers.fails_at = NEVER
+    assert taken(reads, [replace(PART, first=14)]) == everything(replace(PART, first=14))
+
+
 @pytest.mark.parametrize("error", LEFT, ids=["all bookies", "replicas"])
-def test_an_entry_that_bookies_deny_and_a_broker_never_sends_is_lost(
+def test_a_ledger_that_left_its_bookies_is_not_lost_because_its_broker_is_silent(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """The broker retries its read for ever: each further wait for it would be as long."""
+    """Its object store, or its new bookies, may be out of reach for a while."""
     brokers = Scripted(10, SilentBrokerError("the broker sends nothing"))
     reads = reads_of(monkeypatch, Scripted(10, error), brokers)
-    for first in (10, 12):
-        with pytest.raises(type(error)) as caught:
-            taken(reads, [replace(PART, first=first)])
-        assert caught.value is error
-    assert brokers.asked == [(7, 10)]
+    with pytest.raises(UnreachableError, match="nor through brokers: the broker sends nothing"):
+        taken(reads, [PART])
+    brokers.fails_at = NEVER
+    assert taken(reads, [PART]) == everything(PART)
 
 
-@pytest.mark.parametrize("error", LEFT, ids=["all bookies", "replicas"])
+@pytest.mark.parametrize("error", [*LEFT, DENIED], ids=["all bookies", "replicas", "denied"])
 def test_a_moved_ledger_is_not_lost_because_its_broker_falls_silent(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

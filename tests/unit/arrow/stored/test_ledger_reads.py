@@ -77,6 +77,7 @@ def test_an_entry_may_have_moved_if_one_of_its_bookies_lacks_the_ledger(
     with pytest.raises(EntryLossError) as raised:
         list(reads.entries(PART))
     assert raised.value.may_have_moved is may_have_moved
+    assert raised.value.is_denied, "by the second bookie, which has the ledger"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,7 @@ def test_a_ledger_is_not_gone_while_others_may_have_what_comes_next(
         with pytest.raises(EntryLossError) as lost:
             list(reads.entries(LedgerPart(7, 10, 19, ensembles, 2)))
         assert lost.value.may_have_moved
+        assert not lost.value.is_denied
     with pytest.raises(DataLossError) as raised:
         list(reads.entries(LedgerPart(7, 10, 14, ensembles, 2)))
     assert type(raised.value) is DataLossError

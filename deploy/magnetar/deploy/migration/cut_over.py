@@ -38,8 +38,8 @@ from magnetar.sdk.wire import TopicName
 
 LOOK_S: Final = 0.5
 """Seconds between two checks of a condition that the cut-over waits for."""
-SCAN_LOOKS: Final = 60
-"""Checks between two scans for new and deleted topics."""
+SCAN_S: Final = 30.0
+"""Seconds between two scans for new and deleted topics, which also ask about all topics."""
 NAMES_MAX: Final = 5
 """Most names in a line about waiting."""
 _STATS: Final = {"getPreciseBacklog": "true", "subscriptionBacklogSize": "false"}
@@ -78,6 +78,10 @@ class CutOver:
         self._schemas = schemas
         self._say = say
         self._said = ""
+        self._clients: dict[TopicName, Sequence[str]] = {}
+        """Lines about clients of the source, by topic, as far as is known."""
+        self._untaken: list[TopicName] = []
+        """Topics of which the source has not reported yet that all was consumed."""
 
     async def run(self) -> Report:
         """Perform the cut-over.
@@ -112,51 +116,110 @@ class CutOver:
 
         Clients may have created topics before they left, and operators changed policies.
         """
+        clock = asyncio.get_running_loop().time
         found = await self._scan()
-        looks = 0
+        is_due = True
+        is_last = False  # whether nothing is left if this look, after a scan, finds nothing either
         while True:
-            what, names = await self._waits_for()
-            if not names:
-                before, found = found, await self._scan()
-                if found.parts == before.parts and not await self._clients():
+            try:
+                what, names = await self._waits_for(asks_all=is_due or is_last)
+            except BrokerUnreachableError as error:
+                # The wait may take hours: what passes in that time must not end the attempt.
+                self._tell_passing("the source cannot be asked what is left", error)
+            else:
+                if names:
+                    self._tell_waiting(what, names)
+                elif is_last:
                     return found
-                continue
-            self._tell_waiting(what, names)
+                else:
+                    before, found = found, await self._scan()
+                    is_last = found.parts == before.parts
+                    if is_last:
+                        continue
+            is_last = False
+            if is_due:
+                scan_at = clock() + SCAN_S  # from its end: many topics may take longer than that
             await asyncio.sleep(LOOK_S)
-            looks += 1
-            if looks % SCAN_LOOKS == 0:
+            is_due = clock() >= scan_at
+            if is_due:
                 # A topic that is deleted at the source is not waited for: no copy of it ends.
                 found = await self._rescan(found)
 
-    async def _waits_for(self) -> tuple[str, Sequence[str]]:
-        """Return what the cut-over waits for, and the names of some; no names if for nothing."""
-        clients = await self._clients()
-        if clients:
-            return "clients to leave the source", clients
-        for topic, copy in self._copies.items():
-            # The source itself must report that all was consumed.
-            if not (copy.is_idle and await self._is_taken(topic) and copy.is_idle):
-                return "copies", [f"{topic}{f': {copy.problem}' if copy.problem else ''}"]
+    async def _waits_for(self, *, asks_all: bool) -> tuple[str, Sequence[str]]:
+        """Return what the cut-over waits for, and the names of some; no names if for nothing.
+
+        While it waits for something that it knows of, it asks about little else: thousands of
+        topics are costly to ask about.
+
+        Args:
+            asks_all: ask about all topics in any case.
+
+        Raises:
+            BrokerUnreachableError: the source does not answer, or refuses.
+        """
+        if not asks_all:
+            await self._ask_again()
+        if asks_all or not (self._clients or self._untaken or self._busy()):
+            await self._ask_all()
+        if self._clients:
+            lines = [line for each in self._clients.values() for line in each]
+            return "clients to leave the source", lines
+        for topic in (*self._busy(), *self._untaken):
+            problem = self._copies[topic].problem
+            return "copies", [f"{topic}{f': {problem}' if problem else ''}"]
         return "", ()
+
+    def _busy(self) -> Sequence[TopicName]:
+        return [topic for topic, copy in self._copies.items() if not copy.is_idle]
+
+    async def _ask_all(self) -> None:
+        """Find all clients of the source, and the topics of which it does not report itself that
+        all was consumed."""
+        clients: dict[TopicName, Sequence[str]] = {}
+        untaken: list[TopicName] = []
+        for topic in self._copies:
+            stats = await self._stats(topic)
+            if lines := _clients_in(stats, topic):
+                clients[topic] = lines
+            if not _is_taken(stats):
+                untaken.append(topic)
+        self._clients, self._untaken = clients, untaken
+
+    async def _ask_again(self) -> None:
+        """Forget what is no longer so of what was found: of clients as far as they are named, and
+        of copies up to the first that is waited for."""
+        named = 0
+        for topic in [*self._clients]:
+            if named >= NAMES_MAX:
+                break
+            if lines := _clients_in(await self._stats(topic), topic):
+                self._clients[topic] = lines
+                named += len(lines)
+            else:
+                del self._clients[topic]
+        while self._untaken and not self._clients and not self._busy():
+            topic = self._untaken[0]
+            if topic in self._copies and not _is_taken(await self._stats(topic)):
+                break
+            del self._untaken[0]
 
     async def _rescan(self, found: Inventory) -> Inventory:
         """Scan again; return the former inventory if the source or target does not answer now."""
         try:
             return await self._scan()
         except BrokerUnreachableError as error:
-            line = " ".join(str(error).split())
-            self._tell(f"new and deleted topics cannot be looked for just now: {line}")
+            self._tell_passing("new and deleted topics cannot be looked for", error)
             return found
 
-    async def _clients(self) -> Sequence[str]:
-        return [
-            line for topic in self._copies for line in _clients_in(await self._stats(topic), topic)
-        ]
+    def _tell_passing(self, what: str, error: BrokerUnreachableError) -> None:
+        """Print a failure while the cut-over waits.
 
-    async def _is_taken(self, topic: TopicName) -> bool:
-        subscriptions = (await self._stats(topic)).get("subscriptions") or {}
-        hold = subscriptions.get(HOLD)
-        return hold is not None and not hold.get("msgBacklog")
+        Raises:
+            RequestRefusedError: the credentials are refused, which does not pass by itself.
+        """
+        if is_refusal(error, 401, 403):
+            raise error
+        self._tell(f"{what} just now: {' '.join(str(error).split())}")
 
     async def _stats(self, topic: TopicName) -> dict[str, Any]:
         return await self._source.get(f"{topic_path(topic)}/stats", _STATS) or {}
@@ -261,6 +324,12 @@ def _clients_in(stats: Mapping[str, Any], topic: TopicName) -> Sequence[str]:
                 for one in each.get("consumers") or ()
             ]
     return found
+
+
+def _is_taken(stats: Mapping[str, Any]) -> bool:
+    """Return whether all messages were consumed for the migration, by the statistics of a topic."""
+    hold = (stats.get("subscriptions") or {}).get(HOLD)
+    return hold is not None and not hold.get("msgBacklog")
 
 
 def is_moved_whole(report: Report) -> bool:

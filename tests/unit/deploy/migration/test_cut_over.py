@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from magnetar.deploy.admin_client import RequestRefusedError
 from magnetar.deploy.errors import BrokerUnreachableError
 from magnetar.deploy.migration import cut_over
 from magnetar.deploy.migration.creating import Inventory
@@ -76,6 +77,19 @@ class Copy:
         self.copied.add(Position(5, 0), Position(90, 0), 1)
 
 
+class SlowCopy(Copy):
+    """A copy that is idle when it was looked at some times."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks_left = looks
+
+    @property
+    def is_idle(self) -> bool:  # type: ignore[override]
+        self.looks_left = max(0, self.looks_left - 1)
+        return not self.looks_left
+
+
 class Schemas:
     def __init__(self) -> None:
         self.on_copy: Callable[[], None] = lambda: None
@@ -143,7 +157,7 @@ async def test_a_producer_that_comes_back_while_the_rest_is_copied_is_waited_for
         nonlocal asked
         if path.endswith("/stats"):
             asked += 1
-            # The first question is for clients, the second for what is copied.
+            # The first question finds nothing to wait for, the second is to confirm that.
             scene.source.producers = ["p"] if asked in (2, 3, 4) else []
 
     scene.source.on_ask = on_ask
@@ -208,9 +222,10 @@ async def test_a_topic_that_is_created_while_the_cut_over_waits_is_moved() -> No
 
 @pytest.mark.parametrize("failures", [0, 2])
 async def test_a_topic_that_is_deleted_while_the_cut_over_waits_is_not_waited_for(
-    failures: int,
+    failures: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`failures`: number of scans of the waiting cut-over that find no source."""
+    monkeypatch.setattr(cut_over, "SCAN_S", 0.0)
     scene = Scene()
     scene.create_topic()
     scene.failures = failures
@@ -232,6 +247,101 @@ async def test_a_topic_that_is_deleted_while_the_cut_over_waits_is_not_waited_fo
     told = [each for each in scene.said if each.startswith("waiting for copies")]
     assert told[0] == f"waiting for copies: {NEW}: topic not found"
     assert any("no broker owns it" in each for each in scene.said) == bool(failures)
+
+
+async def test_a_cut_over_that_waits_for_a_copy_does_not_ask_about_all_topics_again() -> None:
+    scene = Scene()
+    topics = [TopicName.parse(f"persistent://public/default/t{each}") for each in range(20)]
+    scene.found = Inventory(topics=[TopicPlan(each) for each in topics])
+    slow = SlowCopy(1000)
+    scene.copies[topics[-1]] = slow
+    asked: list[int] = []
+    scene.source.on_ask = lambda _: asked.append(slow.looks_left)
+    assert is_moved_whole(await scene.run())
+    assert len([each for each in asked if each]) == len(topics), "once, at the beginning"
+
+
+async def test_a_cut_over_that_waits_for_clients_asks_about_those_it_names() -> None:
+    scene = Scene()
+    topics = [TopicName.parse(f"persistent://public/default/t{each}") for each in range(20)]
+    scene.found = Inventory(topics=[TopicPlan(each) for each in topics])
+    scene.source.producers = ["p"]
+    asked: list[str] = []
+
+    def on_ask(path: str) -> None:
+        asked.append(path)
+        if len(asked) == 20 + 5 * 100:
+            scene.source.producers = []
+
+    scene.source.on_ask = on_ask
+    assert is_moved_whole(await scene.run())
+    told = [each for each in scene.said if each.startswith("waiting")]
+    assert told[0].endswith("t4, and 15 more")
+    names = "persistent/public/default"
+    assert asked[20:-1][: 5 * 99] == [f"{names}/t{each}/stats" for each in range(5)] * 99
+
+
+async def test_a_cut_over_waits_on_while_the_source_does_not_commit_what_was_copied() -> None:
+    scene = Scene()
+    scene.create_topic()
+    scene.source.left = 1
+    asked: list[str] = []
+
+    def on_ask(path: str) -> None:
+        asked.append(path)
+        scene.source.left = int(len(asked) < 50)
+
+    scene.source.on_ask = on_ask
+    assert is_moved_whole(await scene.run())
+    assert {each.split("/")[-2] for each in asked[2:50]} == {"t"}, "the first that it waits for"
+    assert scene.said[0] == f"waiting for copies: {TOPIC}"
+
+
+async def test_a_source_that_does_not_answer_for_a_while_does_not_end_the_wait() -> None:
+    scene = Scene()
+    scene.source.producers = ["p"]
+    asked = 0
+
+    def on_ask(_: str) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 40:
+            scene.source.producers = []
+        elif asked < 40 and asked % 2 == 0:
+            raise RequestRefusedError("no broker owns it just now", 412)
+
+    scene.source.on_ask = on_ask
+    assert is_moved_whole(await scene.run())
+    assert any("no broker owns it" in each for each in scene.said)
+
+
+async def test_a_source_that_does_not_answer_the_last_look_is_asked_again() -> None:
+    scene = Scene()
+    asked = 0
+
+    def on_ask(_: str) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise BrokerUnreachableError("no answer in time")
+
+    scene.source.on_ask = on_ask
+    assert is_moved_whole(await scene.run())
+    assert any("no answer in time" in each for each in scene.said)
+
+
+async def test_a_source_that_refuses_the_credentials_ends_the_wait() -> None:
+    scene = Scene()
+    scene.source.producers = ["p"]
+
+    def on_ask(_: str) -> None:
+        if scene.said:
+            raise RequestRefusedError("the token is expired", 401)
+
+    scene.source.on_ask = on_ask
+    async with asyncio.timeout(20):
+        with pytest.raises(RequestRefusedError, match="expired"):
+            await scene.run()
 
 
 async def test_a_topic_that_is_created_before_the_comparison_ends_keeps_messages_held() -> None:

@@ -441,7 +441,8 @@ class ConsumerSettings:
     """Most bytes of one chunked message, and of all incomplete ones together."""
     chunked_message_age_ms: int = 60_000
     """How long the consumer waits for the next chunk before it gives an incomplete message up. Time
-    counts once the application has taken the messages received by then."""
+    counts once the application has taken the messages received by then; while more are queued, no
+    more of it than lies between their publish times."""
     acknowledge_incomplete_chunks: bool = False
     """Whether to acknowledge the chunks of a message that is given up. Otherwise Shared and
     Key_Shared subscriptions redeliver them; on the others they stay unacknowledged, and the next

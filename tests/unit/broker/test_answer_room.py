@@ -1,6 +1,7 @@
 """Large answers wait, unbuilt, for a client that reads, and one that never reads is dropped."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from magnetar.broker.policies.model import Policies
 from magnetar.broker.protocol.answer_room import AnswerRoom
 from magnetar.broker.protocol.connection import UNREAD_INTERVALS_MAX, Connection
 from magnetar.broker.schemas.model import SchemaData, SchemaType, StoredSchema
+from magnetar.broker.topics import topic_lists
 from magnetar.sdk.wire import BaseCommand, TopicName, encode_command
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness, MemoryIO
@@ -187,6 +189,31 @@ async def test_few_answers_are_read_at_once(slow: Harness, kind: Any) -> None:
         await settle(100)
     assert begun == MOST // (200 << 10)
     client.connection.lost()
+
+
+@pytest.mark.parametrize("kind", [watches, scalable_watches])
+async def test_a_list_is_measured_once_for_all_its_watches(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """Nothing else runs while the names are counted, and a client opens all its watches at once."""
+    counted, size_of = list[int](), topic_lists.size_of
+
+    def count(names: Sequence[str]) -> int:
+        counted.append(len(names))
+        return size_of(names)
+
+    async def names(_namespace: str) -> list[str]:
+        return NAMES[:3]
+
+    for followed in (harness.services.topic_lists, harness.services.scalable_lists):
+        monkeypatch.setattr(followed, "_list_names", names)
+    monkeypatch.setattr(topic_lists, "size_of", count)
+    monkeypatch.setattr(topic_lists, "check_size", lambda *_: None)  # measures each answer
+    client = UnreadClient(harness)
+    client.send_bytes(b"".join(encode_command(kind(number)) for number in range(5)))
+    await settle(100)
+    assert len(client.received()) == 5
+    assert counted == [3]
 
 
 class UnreadTlsIO(UnreadIO):

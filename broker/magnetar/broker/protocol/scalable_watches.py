@@ -154,7 +154,7 @@ class ScalableWatches:
         topic_lists.check_name(namespace)
         followed = self._lists.join(namespace, watch.on_change)
         try:
-            size_bytes = topic_lists.size_of(await followed.names())
+            size_bytes = await followed.size_bytes()
             async with self._link.room(min(size_bytes, self._settings.message_bytes_max)):
                 self._answer_topics(request, watch, followed)
         finally:

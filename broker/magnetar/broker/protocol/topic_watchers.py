@@ -209,7 +209,7 @@ class TopicWatchers:
         followed = self._lists.join(namespace, watcher.on_change)
         try:
             # What matches is not looked for before there is room: each watcher has its own list.
-            size_bytes = topic_lists.size_of(await followed.names())
+            size_bytes = await followed.size_bytes()
             async with self._link.room(min(size_bytes, self._settings.message_bytes_max)):
                 await self._answer(request, watcher, pattern, followed)
         finally:

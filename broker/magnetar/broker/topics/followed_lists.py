@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from magnetar.broker.base import naming
 from magnetar.broker.base.errors import NamespaceNotFoundError
 from magnetar.broker.policies.records import Followed
+from magnetar.broker.topics import topic_lists
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 
@@ -48,6 +49,9 @@ class FollowedList:
         self._followed: Followed[list[str]] = Followed(
             store, path, self._read, self._changed, at_once
         )
+        self._measured: list[str] = []
+        """The names that `size_bytes` measured last."""
+        self._size_bytes = 0
         self.listeners: dict[Listener, None] = {}
         self._untold: deque[tuple[deque[Listener], Sequence[str], Sequence[str]]] = deque()
         """Changes, the oldest first, each with the listeners that have not received it."""
@@ -59,6 +63,18 @@ class FollowedList:
             BrokerMetadataError
         """
         return await self._followed.get()
+
+    async def size_bytes(self) -> int:
+        """Return about the bytes that the names take in a frame, as they are now. They are measured
+        once for all watchers: nothing else runs meanwhile.
+
+        Raises:
+            BrokerMetadataError
+        """
+        names = await self.names()
+        if names is not self._measured:
+            self._measured, self._size_bytes = names, topic_lists.size_of(names)
+        return self._size_bytes
 
     @property
     def known(self) -> list[str]:

@@ -9,7 +9,9 @@ would be lost without a word.
 
 Only waiting counts, not the time since a chunk was opened. The missing chunks may be among the
 entries queued here, however slowly the application takes them. So time counts once everything is
-opened that had arrived by then, even if the queue is never empty.
+opened that had arrived by then, even if the queue is never empty. Then no more counts than lies
+between the publish times of the entries opened: the chunks may be stored at the broker, behind a
+backlog.
 
 A producer that lost its connection sends again whatever has no receipt, so a chunk may be stored
 twice. A second copy that comes after its whole message would wait for the other chunks for ever:

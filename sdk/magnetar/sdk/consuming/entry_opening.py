@@ -43,14 +43,16 @@ class EntryOpening:
         giver: Giver,
         letters: DeadLetters | None,
         has_waited: Callable[[], bool],
+        is_empty: Callable[[], bool],
         acknowledge: Callable[[list[tuple[int, int]]], None],
         ask_later: Callable[[list[tuple[int, int]]], None],
     ) -> None:
         """Take the consumer's parts.
 
         `has_waited` returns whether all was opened that had arrived a while ago, so that what is
-        missing had not arrived by then. `acknowledge` and `ask_later` get the entries of messages
-        that will not be completed.
+        missing had not arrived by then. `is_empty` returns whether nothing is queued: otherwise it
+        may be at the broker, which has no permits to send it. `acknowledge` and `ask_later` get the
+        entries of messages that will not be completed.
         """
         self._acks = acks
         self._giver = giver
@@ -58,6 +60,7 @@ class EntryOpening:
         self._shares = shares = not settings.subscription_type.keeps_order
         self._letters = letters if shares and settings.dead_letters is not None else None
         self._has_waited = has_waited
+        self._is_empty = is_empty
         self._acknowledge = acknowledge
         self._ask_later = ask_later
         self._acknowledges_incomplete = settings.acknowledge_incomplete_chunks
@@ -68,6 +71,10 @@ class EntryOpening:
         age_s = settings.chunked_message_age_ms / 1000
         self._check_s = age_s / _CHECKS_PER_AGE
         self._timer: asyncio.TimerHandle | None = None
+        self._published_ms = 0
+        """Latest publish time among the entries opened while a message is incomplete."""
+        self._counted_ms = 0
+        """What `_published_ms` was when time was counted last."""
         self._decryptor = settings.decryptor()
         # Compared by its value: a consumer that decrypts nothing loads no cryptography.
         action = settings.crypto_failure_action
@@ -119,11 +126,18 @@ class EntryOpening:
             batch = decrypted
         # A chunk that is still encrypted cannot be assembled, and is delivered as it is.
         if batch.metadata.num_chunks_from_msg <= 1 or batch.is_encrypted:
+            if self._timer is not None:
+                self._published_ms = max(self._published_ms, batch.metadata.publish_time)
             # Only types that keep the order have cumulative acknowledgements.
             if not self._shares and (self.chunks.is_under_way or self._acks.has_chunks):
                 self.chunks.pass_entry((batch.ledger_id, batch.entry_id))
                 self._acks.pass_entry(batch.ledger_id, batch.entry_id)
             return batch
+        published_ms = batch.metadata.publish_time
+        if len(self.chunks):
+            self._published_ms = max(self._published_ms, published_ms)
+        else:
+            self._published_ms = self._counted_ms = published_ms
         try:
             whole = self.chunks.add(batch)
         except MalformedPayloadError as error:
@@ -154,9 +168,20 @@ class EntryOpening:
     def _on_check(self) -> None:
         self._timer = None
         if self._has_waited():
-            self.chunks.wait(self._check_s)
+            self.chunks.wait(self._waited_s())
         if len(self.chunks):
             self._timer = self._loop.call_later(self._check_s, self._on_check)
+
+    def _waited_s(self) -> float:
+        """Return how much of the time since the last check was waited for chunks.
+
+        While the queue is not empty, the next chunk may be stored, behind what the broker may send.
+        Then no more counts than lies between the publish times of the entries opened. The latest
+        one counts, because the clocks of producers differ.
+        """
+        told_s = (self._published_ms - self._counted_ms) / 1000
+        self._counted_ms = self._published_ms
+        return self._check_s if self._is_empty() else min(self._check_s, told_s)
 
     def _on_repeated(self, last: tuple[int, int], entry: tuple[int, int]) -> None:
         if not self._acks.add_chunk(last, entry):

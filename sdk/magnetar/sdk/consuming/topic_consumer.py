@@ -77,6 +77,7 @@ class TopicConsumer(Consumer[Any]):
             giver=self,
             letters=letters,
             has_waited=lambda: self._at_broker.is_attached and queue.has_waited(),
+            is_empty=lambda: not queue.has_some,
             acknowledge=lambda entries: acknowledger.add_many(MessageId(*e) for e in entries),
             ask_later=acknowledger.ask_later,
         )

@@ -29,6 +29,7 @@ class Scene:
             giver=None,  # type: ignore[arg-type]  # Nothing is given up here.
             letters=None,
             has_waited=self.queue.has_waited,
+            is_empty=lambda: not self.queue.has_some,
             acknowledge=self.acknowledged.extend,
             ask_later=self.asked_later.extend,
         )
@@ -40,8 +41,9 @@ class Scene:
         return None if message is None else message.data
 
 
-def plain(entry: int, data: bytes) -> Delivery:
-    return _delivery(entry, MessageMetadata(producer_name="p", sequence_id=0), data)
+def plain(entry: int, data: bytes, *, published_s: float = 0) -> Delivery:
+    metadata = MessageMetadata(producer_name="p", sequence_id=0)
+    return _delivery(entry, metadata, data, published_s)
 
 
 def chunk(entry: int, uuid: str, index: int, data: bytes, of: int = 2) -> Delivery:
@@ -63,8 +65,10 @@ def batch(entry: int, payloads: list[bytes]) -> Delivery:
     return _delivery(entry, metadata, encode_plain_batch(payloads, 0))
 
 
-def _delivery(entry: int, metadata: MessageMetadata, data: bytes) -> Delivery:
-    metadata.publish_time = 1
+def _delivery(
+    entry: int, metadata: MessageMetadata, data: bytes, published_s: float = 0
+) -> Delivery:
+    metadata.publish_time = 1 + int(published_s * 1000)
     place = MessageIdData(ledgerId=7, entryId=entry)
     payload = encode_payload(metadata.SerializeToString(), data)
     return CommandMessage(consumer_id=0, message_id=place), payload

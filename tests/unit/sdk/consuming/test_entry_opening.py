@@ -1,7 +1,7 @@
 """Chunked messages between the receiver queue and the application, whatever the time it takes."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -60,26 +60,50 @@ def test_a_message_is_given_up_once_its_next_chunk_was_waited_for_too_long(loop:
 
 
 def test_a_message_is_given_up_by_a_consumer_whose_queue_is_never_empty(loop: SimLoop) -> None:
-    """An incomplete message would keep cumulative acknowledgements from passing it, for good."""
+    """Its place would keep every cumulative acknowledgement from passing it, for good."""
 
     async def story() -> None:
         scene = Scene(EXCLUSIVE)
         scene.queue.extend([chunk(0, "b", 0, b"b"), plain(1, b"x"), plain(2, b"x")])
         assert scene.take() == b"x"
-        entry = 3
-        for _ in range(60):
-            scene.queue.extend([plain(entry, b"x"), plain(entry + 1, b"x")])
-            entry += 2
-            await asyncio.sleep(1)
-            assert [scene.take(), scene.take()] == [b"x", b"x"]
-            assert scene.queue.has_some
+        await _stay_busy(scene, range(60))
         assert scene.acks.begun_before(MessageId(7, 60)) == (7, 0)
-        for _ in range(8):
-            scene.queue.extend([plain(entry, b"x"), plain(entry + 1, b"x")])
-            entry += 2
-            await asyncio.sleep(1)
-            assert [scene.take(), scene.take()] == [b"x", b"x"]
+        await _stay_busy(scene, range(60, 76))
         assert scene.acks.begun_before(MessageId(7, 60)) is None
+        scene.opening.close()
+
+    loop.run(story())
+
+
+async def _stay_busy(
+    scene: Scene, seconds: Iterable[int], *, published_per_s: float = 1, ahead_s: float = 0
+) -> None:
+    """Take two messages each second, and leave one in the queue. Those of one second were published
+    `published_per_s` after those of the second before, and `ahead_s` later every other second."""
+    for second in seconds:
+        entry, published_s = 3 + 2 * second, second * published_per_s + second % 2 * ahead_s
+        scene.queue.extend(
+            [plain(entry + at, b"x", published_s=published_s) for at in range(2)],
+        )
+        await asyncio.sleep(1)
+        assert [scene.take(), scene.take()] == [b"x", b"x"]
+        assert scene.queue.has_some
+
+
+@pytest.mark.parametrize("ahead_s", [0, 20])
+def test_a_chunk_counts_that_was_stored_in_time_behind_a_backlog(
+    loop: SimLoop, ahead_s: float
+) -> None:
+    """The broker has no permits for it while the application takes a minute's messages in ten. The
+    clock of one producer may be ahead of those of others."""
+
+    async def story() -> None:
+        scene = Scene(EXCLUSIVE)
+        scene.queue.extend([chunk(0, "b", 0, b"b"), plain(1, b"x"), plain(2, b"x")])
+        assert scene.take() == b"x"
+        await _stay_busy(scene, range(300), published_per_s=0.1, ahead_s=ahead_s)
+        scene.queue.extend([chunk(1000, "b", 1, b"B")])
+        assert [scene.take(), scene.take()] == [b"x", b"bB"]
         scene.opening.close()
 
     loop.run(story())

@@ -27,6 +27,7 @@ from tests.unit.broker.paused_store import PausedStore
 TOPIC = parse_topic_name("persistent://public/default/whole")
 _BEFORE, _AFTER = 2, 4
 _MANY = 70
+_CURSOR = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
 
 Request = Callable[[PartitionedTopics], Awaitable[Any]]
 Meanwhile = Callable[[MetadataStore, PartitionedTopics], Awaitable[None]]
@@ -130,11 +131,9 @@ async def overtaken(path: Path, at: int, request: Request, meanwhile: Meanwhile)
         topics = topics_on(store)
         if request is not create:
             await topics.create(TOPIC, _BEFORE)
-            cursor = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
             for index in range(_BEFORE):
-                await store.create(
-                    cursor_path(naming.log_path(TOPIC.partition(index)), "s"), cursor
-                )
+                log = naming.log_path(TOPIC.partition(index))
+                await store.create(cursor_path(log, "s"), _CURSOR)
         if request is create_missed:
             await store.delete(cursor_path(naming.log_path(TOPIC.partition(1)), "s"))
             await store.delete(naming.log_path(TOPIC.partition(1)))
@@ -221,42 +220,84 @@ async def test_a_growth_that_cannot_clean_up_still_says_that_its_topic_is_gone(
     await store.close()
 
 
-async def taken_back(path: Path, at: int) -> bool:
+async def load(store: MetadataStore, log: str) -> list[str]:
+    """Load a log as a broker does, and subscribe; return its subscriptions."""
+    with suppress(NoNodeError, BadVersionError):
+        await store.set(log, LogMetadata(owner_token=7).to_json(), version=0)
+        await store.create(cursor_path(log, "live"), _CURSOR)
+        return ["copied", "live"]
+    return []
+
+
+async def make_anew(store: MetadataStore, log: str) -> list[str]:
+    """Delete the log, or complete its deletion. Then load a later one of the name, and subscribe
+    and acknowledge there under the name of a subscription that was copied to the first."""
+    deletion = TopicDeletion(cast(LedgerClient, _NoLedgers()), store)
+    await deletion.mark(TOPIC.partition(0))
+    await deletion.finish(TOPIC.partition(0), lambda: True)
+    await topics_on(store).create_log(TOPIC.partition(0))
+    await store.set(log, LogMetadata(owner_token=7).to_json(), version=0)
+    await store.create(cursor_path(log, "copied"), _CURSOR)
+    await store.set(cursor_path(log, "copied"), _CURSOR, version=0)
+    return ["copied"]
+
+
+Use = Callable[[MetadataStore, str], Awaitable[list[str]]]
+
+
+async def taken_back(path: Path, at: int, use: Use) -> bool:
     """Pause the removal of a partition before its call `at` of the store. Meanwhile a broker loads
     the partition, of a later topic of the name perhaps, and a client subscribes. Return False if
     the removal has no such call."""
     store: Any = await open_store(f"embedded:{path}")
     try:
         log = naming.log_path(TOPIC.partition(0))
-        cursor = encode_node(CursorNode(epoch=1, mark_delete=(-1, -1)))
         await topics_on(store).create_log(TOPIC.partition(0))
-        await store.create(cursor_path(log, "copied"), cursor)
+        await store.create(cursor_path(log, "copied"), _CURSOR)
         paused = PausedStore(store, at)
         late = asyncio.ensure_future(topics_on(paused.store).take_back(TOPIC.partition(0)))
         if not await paused.waits_in(late):
             await late
             assert await store.exists(log) is None
             return False
-        is_loaded = False
-        with suppress(NoNodeError, BadVersionError):
-            await store.set(log, LogMetadata(owner_token=7).to_json(), version=0)
-            await store.create(cursor_path(log, "live"), cursor)
-            is_loaded = True
+        left = await use(store, log)
         paused.may_go_on.set()
         await late
-        left = ["copied", "live"] if is_loaded else []
         assert await list_cursors(store, log) == left, f"paused before call {at}"
-        assert (await store.exists(log) is not None) == is_loaded
+        assert (await store.exists(log) is not None) == bool(left)
         return True
     finally:
         await store.close()
 
 
+@pytest.mark.parametrize("use", [load, make_anew])
 async def test_what_is_loaded_while_it_is_taken_back_keeps_all_its_subscriptions(
-    tmp_path: Path,
+    tmp_path: Path, use: Use
 ) -> None:
     calls = 0
-    while await taken_back(tmp_path / f"{calls}.db", calls):
+    while await taken_back(tmp_path / f"{calls}.db", calls, use):
+        calls += 1
+    assert calls > 3, "each step of the removal was paused"
+
+
+async def test_a_subscription_that_is_copied_while_its_log_is_taken_back_goes_with_it(
+    tmp_path: Path,
+) -> None:
+    """A growth on another broker has not noticed yet that its topic is gone."""
+    calls, log = 0, naming.log_path(TOPIC.partition(0))
+    is_paused = True
+    while is_paused:
+        store: Any = await open_store(f"embedded:{tmp_path / f'{calls}.db'}")
+        await topics_on(store).create_log(TOPIC.partition(0))
+        paused = PausedStore(store, calls)
+        late = asyncio.ensure_future(topics_on(paused.store).take_back(TOPIC.partition(0)))
+        is_paused = await paused.waits_in(late)
+        if is_paused:
+            await store.create_child(cursor_path(log, "copied"), _CURSOR)
+            paused.may_go_on.set()
+        await late
+        assert await store.exists(log) is None, f"paused before call {calls}"
+        await store.close()
         calls += 1
     assert calls > 3, "each step of the removal was paused"
 

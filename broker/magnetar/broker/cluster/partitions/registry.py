@@ -46,10 +46,11 @@ from magnetar.ledger.errors import (
     LedgerError,
     MetadataError,
     NoNodeError,
+    NotEmptyError,
 )
 from magnetar.ledger.managed_log.log_deletion import is_marked_at, mark_unopened, remove_marked
 from magnetar.ledger.managed_log.log_metadata import CREATED_PROPERTY, LogMetadata
-from magnetar.ledger.metadata.cell import bytes_cell
+from magnetar.ledger.metadata.cell import GONE, Deletion, bytes_cell
 from magnetar.ledger.metadata.store import MetadataStore
 from magnetar.ledger.ports import Clock
 from magnetar.sdk.wire import TopicName
@@ -59,6 +60,7 @@ _log = structlog.get_logger()
 _WRITES_AT_ONCE = 32
 _MADE_PER_LOOK = 32
 """Partitions that are made until the record is read again."""
+_REMOVAL_TRIES_MAX = 5
 
 PARTITIONS_MAX = 100_000
 """Largest number of partitions, whatever the settings say: a request about a topic goes through
@@ -523,16 +525,42 @@ class PartitionedTopics:
         """
         path = naming.log_path(topic)
         try:
-            if not await mark_unopened(self._store, path):
-                return
-            for name in await list_cursors(self._store, path):
-                if not await is_marked_at(self._store, path):
-                    return  # Another process has completed it; the name may be in use again.
-                with suppress(NoNodeError):
-                    await self._store.delete(cursor_path(path, name))
-            await remove_marked(self._store, path)
+            if await mark_unopened(self._store, path):
+                await self._remove_marked(path)
         except LedgerError as error:
             raise BrokerMetadataError(f"{path} is not taken back: {error}") from error
+
+    async def _remove_marked(self, path: str) -> None:
+        """Remove a marked log and its subscriptions. One more may be copied to it after they were
+        listed, so they are listed again then.
+
+        Raises:
+            NotEmptyError: that happened too often.
+            LedgerError
+        """
+        for tries_left in reversed(range(_REMOVAL_TRIES_MAX)):
+            for name in await list_cursors(self._store, path):
+                await self._remove_copied(path, name)
+            try:
+                await remove_marked(self._store, path)
+                return
+            except NotEmptyError:
+                if not tries_left:
+                    raise
+
+    async def _remove_copied(self, path: str, name: str) -> None:
+        """Remove a subscription of a marked log.
+
+        Another process may complete the removal meanwhile, and the names may be in use again. So
+        the node is read before the mark is, and compared: see `topics/deletion.py`.
+        """
+
+        async def remove(node: bytes | None) -> Deletion | None:
+            if node is None or not await is_marked_at(self._store, path):
+                return None
+            return GONE
+
+        await bytes_cell(self._store, cursor_path(path, name)).change_async(remove)
 
     async def _bring_along(self, topic: TopicName, indexes: Sequence[int]) -> None:
         """Copy subscriptions that the first partition gained meanwhile to the new partitions.

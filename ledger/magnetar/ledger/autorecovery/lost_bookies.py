@@ -14,10 +14,9 @@ An audit is due
 - in a *mass loss*, when more than a share of the bookies went away within a window: after a wait
   since that last held (rule 3.2, defect A11). The wait also holds for the few bookies that are
   still away when most are back, since bookies come back one by one. The mass loss itself, which
-  slows down publishing, lasts until enough of its bookies are back or decommissioned. Bookies that
-  a new auditor finds away count for the window only: it cannot know whether they went together,
-  or one by one over months. So a mass loss that outlasts its auditor slows down publishing for the
-  window only;
+  slows down publishing, lasts until enough of its bookies are back or decommissioned. A new auditor
+  cannot know whether the bookies that it finds away went together, perhaps with the last auditor,
+  or one by one over months. So these count for some hours only (`UNSEEN_S`);
 - at once when an operator requests it.
 
 Times are seconds of one monotonic clock. Source: auto-recovery, section 3.
@@ -26,6 +25,10 @@ Times are seconds of one monotonic clock. Source: auto-recovery, section 3.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+UNSEEN_S = 6 * 3600.0
+"""How long bookies that this auditor never saw registered count towards a mass loss. Long enough
+for operators to act, and not for good: they may have gone one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class LostBookies:
         """No loss is believed before this time: the auditor is new, or there was a mass loss
         recently."""
         self._mass_lost: set[str] = set()
-        """Bookies that this auditor saw go in a mass loss, and that are still away."""
+        """Bookies that went in a mass loss, or may have, and that are still away."""
         self._calm_since_s: float | None = None
         """Time since which so few of them are away that the mass loss counts as over."""
         self._delayed: str | None = None
@@ -141,14 +144,23 @@ class LostBookies:
         """Return whether so many bookies left within the window that another cause is suspected.
 
         A bookie that went in a mass loss counts until it is back or decommissioned: time that
-        passes does not show what the cause was. Once a mass loss has been over for the window, its
+        passes does not show what the cause was. One that this auditor never saw registered counts
+        for `UNSEEN_S`. Once a mass loss has been over for the window, its
         last bookies do not count any more.
         """
-        return self._is_suspicious(len(self._gone_lately(now_s) | self._mass_lost))
+        return self._is_suspicious(len(self._gone_lately(now_s) | self._gone_together(now_s)))
 
     def _gone_lately(self, now_s: float) -> set[str]:
         window_s = self._rules.mass_loss_window_s
         return {each for each, since_s in self._away_since.items() if now_s - since_s <= window_s}
+
+    def _gone_together(self, now_s: float) -> set[str]:
+        """Return the bookies of a mass loss that count now."""
+        return {
+            each
+            for each in self._mass_lost
+            if each in self._seen or now_s - self._away_since[each] <= UNSEEN_S
+        }
 
     def _is_suspicious(self, gone: int) -> bool:
         whole = len(self._registered) + gone
@@ -177,7 +189,7 @@ class LostBookies:
         self._forget_past_mass_loss(now_s)
         if away != self._away_since.keys():
             self._update_away(away, now_s)
-        if self._is_suspicious(len(self._mass_lost)):
+        if self._is_suspicious(len(self._gone_together(now_s))):
             self._calm_since_s = None
         elif self._calm_since_s is None:
             self._calm_since_s = now_s
@@ -192,8 +204,8 @@ class LostBookies:
             self._away_since.setdefault(bookie_id, now_s)
         self._mass_lost &= away
         lately = self._gone_lately(now_s)
-        if self._is_suspicious(len(lately | self._mass_lost)):
-            self._mass_lost |= lately & self._seen
+        if self._is_suspicious(len(lately | self._gone_together(now_s))):
+            self._mass_lost |= lately
         # Only for bookies that went lately: in a mass loss that lasts, a single one that comes and
         # goes would put the audit off for ever.
         if was_sudden or self._is_suspicious(len(lately)):

@@ -62,7 +62,8 @@ class AuditorSettings(BaseModel):
         le=10_000,
         description="Work items published per second during a mass loss, after mass_loss_wait_s. "
         "A mass loss lasts until so many of its bookies are back, or decommissioned, that the rest "
-        "is no more than mass_loss_share.",
+        "is no more than mass_loss_share. Bookies that were away before the auditor started count "
+        "for six hours.",
     )
     audit_again_s: float = Field(
         default=60.0,

@@ -244,10 +244,22 @@ def test_a11_old_cookies_that_a_new_auditor_finds_are_no_mass_loss_for_good(more
     lost.on_cookies([*TEN, "old"], now_s=0.0)
     assert lost.is_mass_loss(0.0), "it may be an outage"
     lost.on_registered(TEN[4 + more :], now_s=60.0)
-    assert lost.is_mass_loss(60.0)
+    assert lost.is_mass_loss(3_600.0), "no sooner than operators can come"
     assert not lost.is_mass_loss(86_400.0)
     lost.on_registered(TEN[5 + more :], now_s=86_400.0)
     assert not lost.is_mass_loss(86_400.0), "one that goes a day later is a single loss"
+
+
+def test_a11_a_mass_loss_lasts_when_the_auditor_goes_with_it() -> None:
+    lost = LostBookies(RULES, settled_s=15.0, delay_s=0.0)
+    lost.on_cookies(TEN, now_s=0.0)
+    lost.on_registered(without(*TEN[:5]), now_s=0.0)
+    audit(lost)
+    lost.on_registered(without(*TEN[:6]), now_s=3_600.0)
+    lost.on_registered(without(*TEN[1:6]), now_s=4_000.0)
+    assert lost.is_mass_loss(5_000.0), "one that comes and goes does not end it"
+    lost.on_registered(without(*TEN[1:5]), now_s=5_000.0)
+    assert not lost.is_mass_loss(5_000.0), "enough are back"
 
 
 def test_a11_a_mass_loss_lasts_until_enough_of_its_bookies_are_decommissioned() -> None:

@@ -246,6 +246,7 @@ class MemoryTopics:
         """The last entry before those that are copied to other clusters."""
         self.subscription_counts = SubscriptionCounts()
         self.buckets: dict[str, MemoryBuckets] = {}
+        self.given_up_buckets: set[int] = set()
         self.transaction_logs: dict[str, MemoryTransactionLog] = {}
         self.has_transactions = False
         """Whether topics that are loaded from now on can take part in transactions."""
@@ -325,7 +326,8 @@ class MemoryTopics:
         """In the order of `TopicOpener`."""
         name, settings = str(topic.name), self._settings
         buckets = self.buckets.setdefault(name, MemoryBuckets())
-        features: list[Feature] = [DelayedDelivery(topic, buckets, settings, self.clock)]
+        given_up = self.given_up_buckets
+        features: list[Feature] = [DelayedDelivery(topic, buckets, settings, self.clock, given_up)]
         if self.has_transactions:
             beside = self.transaction_logs.setdefault(name, MemoryTransactionLog(100))
             features.append(memory_transactions(topic, beside, self.clock, settings=settings))

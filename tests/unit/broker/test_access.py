@@ -1,11 +1,14 @@
 """Access modes: who gets a topic for itself, who waits, who is fenced; the topic's epoch."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from magnetar.broker.protocol.connection import BinaryServer, Connection
 from magnetar.ledger.errors import LogFencedError, MetadataUnavailableError
+from magnetar.ledger.system import SystemNetwork
 from magnetar.sdk.wire import BaseCommand
 from magnetar.sdk.wire import pulsar_pb2 as pb
 from tests.unit.broker.harness import Client, Harness
@@ -88,6 +91,41 @@ async def test_producers_of_a_dead_connection_keep_nobody_from_being_exclusive()
     assert len(harness.topic.producers) > many / 2
     await _open(harness.client(), _EXCLUSIVE)
     assert len(harness.topic.producers) == 1
+
+
+async def test_connections_that_are_about_to_leave_keep_nobody_from_being_exclusive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    server = BinaryServer(replace(harness.services, clock=harness.clock), SystemNetwork())
+    leave = Connection.lost
+
+    def leave_slowly(connection: Connection) -> None:
+        harness.clock.steady_s += 1  # No other leaves in this turn of the event loop.
+        leave(connection)
+
+    monkeypatch.setattr(Connection, "lost", leave_slowly)
+    dead = harness.client()
+    await dead.produce()
+    for _ in range(100):
+        server.lost(harness.client(connect=False).connection)
+    server.lost(dead.connection)
+    await _open(harness.client(), _EXCLUSIVE)
+    assert not dead.connection.is_closed
+    assert len(harness.topic.producers) == 1
+
+
+async def test_a_connection_that_is_about_to_leave_counts_as_dead_though_it_was_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    server = BinaryServer(harness.services, SystemNetwork())
+    monkeypatch.setattr(Connection, "lost", lambda _: None)  # As if it were not its turn yet.
+    dead = harness.client()
+    dead.connection.link.read(is_wanted=False)
+    assert await dead.connection.publishing.is_alive()
+    server.lost(dead.connection)
+    assert not await dead.connection.publishing.is_alive()
 
 
 async def test_each_grant_raises_the_epoch_durably() -> None:

@@ -662,6 +662,7 @@ class BinaryServer:
         Its producers and consumers leave at once. If many connections are lost in one turn of the
         event loop, some leave in later turns.
         """
+        connection.link.is_lost = True  # now, not in its turn: others must not be refused for it
         self._connections.give_back(connection)
         self._is_full = False
         self._leaving.append(connection)

@@ -93,6 +93,8 @@ class Link:
         """Whether more may be written. False while too many bytes wait to be sent: dispatch must
         pause."""
         self.is_closed = False
+        self.is_lost = False
+        """Whether the socket is gone; the parts of the connection may leave in a later turn."""
         self.is_full = False
         """Whether there is no room for more input, so that the client is not read."""
         self.is_paused = False
@@ -206,7 +208,7 @@ class Link:
     async def is_alive(self) -> bool:
         """Probe the client, and disconnect it if it is dead. Any command within the timeout proves
         it alive."""
-        if self.is_closed:
+        if self.is_lost:
             return False
         if self.is_paused:
             # It sent more than can be stored at once, which proves it alive. An answer could not be
@@ -310,7 +312,7 @@ class Link:
 
     def lost(self) -> None:
         """Handle the loss of the socket: cancel running requests, except those that must finish."""
-        self.is_closed = True
+        self.is_closed = self.is_lost = True
         self.is_writable = False
         self.on_room = self.on_end = _nobody
         if self._look_again is not None:

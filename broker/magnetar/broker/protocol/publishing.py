@@ -114,7 +114,7 @@ class Publishing:
     @property
     def is_closed(self) -> bool:
         """Whether the connection is lost; some of its producers may leave in later turns."""
-        return self._link.is_closed
+        return self._link.is_lost
 
     @property
     def is_partial_producer(self) -> bool:
@@ -402,7 +402,7 @@ class Publishing:
         finally:
             if self._creating.get(producer_id) is pending:
                 del self._creating[producer_id]
-        if self._link.is_closed or pending.is_cancelled:
+        if self.is_closed or pending.is_cancelled:
             producer.close()
             return
         self._closed_until_s.pop(producer_id, None)

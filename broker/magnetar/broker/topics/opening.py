@@ -111,6 +111,8 @@ class TopicOpener:
             saves_per_s_max=settings.cursor_saves_per_s_max,
             delay_s_max=settings.ack_persist_interval_ms_max / 1000,
         )
+        self._given_up_buckets: set[int] = set()
+        """Ledgers of indexes of delayed messages that cannot be read, until no topic lists them."""
         self.make_coordinator: MakeCoordinator | None = None
         self._compactions = CompactionSurroundings(
             ledgers=client,
@@ -208,7 +210,11 @@ class TopicOpener:
         """Give the topic its features, and restore their state."""
         stored = _StoredCursors(self._store, log)
         delayed = DelayedDelivery(
-            topic, BucketLedgers(self._client, log), self._settings, self._clock
+            topic,
+            BucketLedgers(self._client, log),
+            self._settings,
+            self._clock,
+            self._given_up_buckets,
         )
         transactions = TopicTransactions(
             topic,

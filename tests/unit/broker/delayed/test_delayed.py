@@ -390,6 +390,42 @@ async def test_a_bucket_that_can_never_be_read_is_given_up(error: Exception) -> 
     assert await got(client) == [*range(60)]
 
 
+async def test_a_topic_is_loaded_again_once_for_a_bucket_of_which_only_a_part_is_unreadable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delays, _ = await two_buckets()
+    buckets = delays.harness.topics.buckets[TOPIC]
+    first, read = delays.delayed.stored_ledgers[0], buckets.read
+
+    async def read_whole_only(ledger_id: int, at: int, last: int) -> list[bytes]:
+        if ledger_id == first and at == last:
+            raise ValueError("a defect")
+        return await read(ledger_id, at, last)
+
+    monkeypatch.setattr(buckets, "read", read_whole_only)
+    reasons: list[str] = []
+    delays.harness.topic.reopen = reasons.append
+    # Its second segment is due, which is not in memory; the later ones are not due yet.
+    await delays.pass_time(10_005 - TICK_MS)
+    for _ in range(_READS_MAX):
+        delays.delayed.retry()
+        await settle()
+    assert len(reasons) == 1
+    assert delays.harness.topics.given_up_buckets == {first}
+
+    await delays.restart()
+    client = await delays.join()
+    delays.harness.topic.reopen = reasons.append
+    await delays.pass_time(20_000)
+    for _ in range(_READS_MAX):
+        delays.delayed.retry()
+        await settle()
+    assert len(reasons) == 1
+    assert sorted(await got(client)) == [*range(60)]
+    assert first not in buckets.ledgers
+    assert not delays.harness.topics.given_up_buckets, "nothing lists it any more"
+
+
 async def test_a_bucket_that_is_read_slowly_holds_up_no_messages_that_were_read() -> None:
     delays, client = await two_buckets()
     buckets = delays.harness.topics.buckets[TOPIC]

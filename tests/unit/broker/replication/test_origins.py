@@ -8,7 +8,18 @@ from magnetar.broker.features.replication.source_marks import Source
 from magnetar.broker.features.replication.subscriptions.origin_window import OriginWindow
 from magnetar.broker.features.replication.subscriptions.origins import Origin, OriginIndex
 from magnetar.cursors import AckRange, BatchAck
-from magnetar.ledger.errors import LogDataLossError, LogUnavailableError
+from magnetar.ledger.errors import (
+    LedgerError,
+    LogDataLossError,
+    LogTrimmedError,
+    LogUnavailableError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ObjectKeyError,
+    ObjectMissingError,
+    ObjectStoreRefusedError,
+    UnauthorizedError,
+)
 from magnetar.ledger.position import Position
 from tests.unit.broker.harness import entry
 from tests.unit.broker.memory_log import MemoryLog
@@ -121,8 +132,8 @@ class _Log(MemoryLog):
     """A log whose reads return one entry, and some of whose reads fail."""
 
     failing = 0
-    lost = -1
-    """Entry that can never be read."""
+    broken: LedgerError | None = None
+    """Raised by each read from the third entry on."""
 
     async def read_range(
         self, start: Position, *, entries_max: int, bytes_max: int
@@ -130,8 +141,8 @@ class _Log(MemoryLog):
         if self.failing and start.entry_id % 2:
             self.failing -= 1
             raise LogUnavailableError("the bookies are away")
-        if start.entry_id == self.lost:
-            raise LogDataLossError("no bookie has it any more")
+        if start.entry_id == 2 and self.broken is not None:
+            raise self.broken
         return await super().read_range(start, entries_max=1, bytes_max=bytes_max)
 
 
@@ -147,16 +158,48 @@ async def test_reads_that_failed_do_not_count_against_the_entries_that_may_be_re
     assert window.is_whole
 
 
-async def test_an_entry_that_can_never_be_read_holds_up_newer_ones_once() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        LogDataLossError("its ledger is gone"),
+        LogTrimmedError("it was trimmed", (3, 0)),
+        NoSuchEntryError("no bookie has it any more"),
+        NoSuchLedgerError("its ledger is gone"),
+        ObjectMissingError("its object is gone"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_the_index_ends_behind_an_entry_that_can_never_be_read(error: LedgerError) -> None:
     log = _Log()
     log.store(*(entry() for _ in range(6)))
-    log.lost = 2
+    log.broken = error
     window = OriginWindow(log, entries_max=6, runs_max=100, read_entries=2, read_bytes=1 << 20)
-    with pytest.raises(LogDataLossError):
-        await window.reach(at(-1))
-    assert not window.lacks(at(-1))
     await window.reach(at(-1))
+    assert not window.lacks(at(-1))
     assert window.index.low == at(4)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ObjectKeyError("the key is missing"),
+        ObjectStoreRefusedError("wrong credentials"),
+        UnauthorizedError("another password"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_entries_are_read_once_an_operator_has_corrected_what_forbade_it(
+    error: LedgerError,
+) -> None:
+    log = _Log()
+    log.store(*(entry() for _ in range(6)))
+    log.broken = error
+    window = OriginWindow(log, entries_max=6, runs_max=100, read_entries=2, read_bytes=1 << 20)
+    with pytest.raises(type(error)):
+        await window.reach(at(-1))
+    log.broken = None
+    await window.reach(at(-1))
+    assert window.is_whole
 
 
 async def test_no_more_entries_are_read_than_may_be() -> None:

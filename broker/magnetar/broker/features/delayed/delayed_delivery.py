@@ -68,12 +68,20 @@ class DelayedDelivery(Feature):
     """Delayed delivery of one topic."""
 
     def __init__(
-        self, topic: TopicPort, storage: BucketStorage, settings: BrokerSettings, clock: Clock
+        self,
+        topic: TopicPort,
+        storage: BucketStorage,
+        settings: BrokerSettings,
+        clock: Clock,
+        given_up: set[int],
     ) -> None:
+        """`given_up`: ledgers of the index that this broker reads no more, of all topics. It
+        outlives the topic."""
         self.settings = settings
         self._topic = topic
         self._storage = storage
         self._clock = clock
+        self._given_up = given_up
         self._index = DelayedIndex(segment_records=settings.delayed_segment_records)
         self._views: list[SubscriptionDelays] = []
         self._loop = asyncio.get_running_loop()
@@ -286,6 +294,9 @@ class DelayedDelivery(Feature):
 
         Until then the bucket stays away.
         """
+        assert bucket.ledger_id is not None
+        # The load may well be able to read it as a whole, and the topic be loaded again for ever.
+        self._given_up.add(bucket.ledger_id)
         _log.warning("delayed_index_lost", topic=str(self._topic.name), error=str(error))
         self._topic.reopen("a part of its index of delayed messages cannot be read")
 
@@ -321,17 +332,10 @@ class DelayedDelivery(Feature):
                 last=Position(*stored.last),
                 ledger_id=stored.ledger_id,
             )
-            try:
-                segments = await self._storage.read(stored.ledger_id, 0, len(stored.starts_ms) - 1)
-            except Exception as error:  # noqa: BLE001 - a defect must not keep the topic away
+            segments = await self._read_whole(stored)
+            if segments is None:
                 # Dispatchers find its entries by reading them. The next store drops the bucket from
                 # the list.
-                _log.warning(
-                    "delayed_index_lost",
-                    topic=str(self._topic.name),
-                    error=str(error),
-                    exc_info=None if isinstance(error, LedgerError) else error,
-                )
                 bucket.next_segment = len(bucket.segments)
                 self._index.buckets.append(bucket)
                 continue
@@ -348,6 +352,21 @@ class DelayedDelivery(Feature):
                 ledgers=len(self._index.buckets),
             )
             self.store()
+
+    async def _read_whole(self, stored: StoredBucket) -> list[bytes] | None:
+        """Read all segments of a bucket; return None if it is given up."""
+        if stored.ledger_id in self._given_up:
+            return None
+        try:
+            return await self._storage.read(stored.ledger_id, 0, len(stored.starts_ms) - 1)
+        except Exception as error:  # noqa: BLE001 - a defect must not keep the topic away
+            _log.warning(
+                "delayed_index_lost",
+                topic=str(self._topic.name),
+                error=str(error),
+                exc_info=None if isinstance(error, LedgerError) else error,
+            )
+            return None
 
     def store(self) -> None:
         """Store a full tail and drop used buckets, in a task beside all other work."""
@@ -405,6 +424,7 @@ class DelayedDelivery(Feature):
             new.unload(but_next=True)
             index.unload(self.settings.delayed_segments_loaded_max)
         index.buckets = [each for each in index.buckets if each not in gone]
+        self._given_up.difference_update(doomed)
         for ledger_id in doomed:
             await self._storage.delete(ledger_id)
         return True

@@ -9,14 +9,33 @@ Source: geo-replication sheet, section 18.8.
 
 import asyncio
 
+import structlog
+
 from magnetar.broker.base.errors import BrokerMetadataError
 from magnetar.broker.features.replication.copies import Copy, copy_in
 from magnetar.broker.features.replication.source_marks import NO_INCARNATION
 from magnetar.broker.features.replication.subscriptions.origins import Origin, OriginIndex
 from magnetar.broker.topic.surroundings import TopicLog
-from magnetar.ledger.errors import LedgerError
+from magnetar.ledger.errors import (
+    LogDataLossError,
+    LogTrimmedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ObjectMissingError,
+)
 from magnetar.ledger.position import Position
 from magnetar.sdk.wire import MalformedPayloadError, split_payload
+
+_log = structlog.get_logger()
+
+_LOST = (
+    LogDataLossError,
+    LogTrimmedError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ObjectMissingError,
+)
+"""Errors of entries that are gone for good. Those that an operator corrects are not among them."""
 
 
 def origin_of(copy: Copy | None) -> Origin | None:
@@ -73,9 +92,10 @@ class OriginWindow:
     async def reach(self, needed: Position) -> None:
         """Index the entries after a position, as far back as the bounds allow.
 
+        Behind an entry that is gone, the index ends for good.
+
         Raises:
-            LedgerError: they cannot be read now. Behind an entry that can never be read, the index
-                ends for good: the next call returns.
+            LedgerError: they cannot be read now.
         """
         async with self._lock:
             while self.lacks(needed):
@@ -104,10 +124,10 @@ class OriginWindow:
                     entries_max=last.entry_id - position.entry_id + 1,
                     bytes_max=self._read_bytes,
                 )
-            except LedgerError as error:
-                if not error.retryable:
-                    self._left = 0  # tried again, it would hold up newer acknowledgements for ever
-                raise
+            except _LOST as error:
+                _log.warning("origins_lost", position=str(position), reason=str(error))
+                self._left = 0  # tried again, it would hold up newer acknowledgements for ever
+                return
             if first != position or not entries:
                 self._left = 0  # trimmed meanwhile
                 return

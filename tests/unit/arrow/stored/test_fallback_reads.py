@@ -188,7 +188,7 @@ def test_an_entry_that_a_bookie_denies_and_a_broker_never_sends_is_lost(
 def test_a_ledger_that_left_its_bookies_is_not_lost_because_its_broker_is_silent(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Its object store, or its new bookies, may be out of reach for a while."""
+    """The ledger's object store or new bookies may be out of reach for a while."""
     brokers = Scripted(10, SilentBrokerError("the broker sends nothing"))
     reads = reads_of(monkeypatch, Scripted(10, error), brokers)
     with pytest.raises(UnreachableError, match="nor through brokers: the broker sends nothing"):

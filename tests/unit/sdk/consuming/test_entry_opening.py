@@ -60,7 +60,7 @@ def test_a_message_is_given_up_once_its_next_chunk_was_waited_for_too_long(loop:
 
 
 def test_a_message_is_given_up_by_a_consumer_whose_queue_is_never_empty(loop: SimLoop) -> None:
-    """Its place would keep every cumulative acknowledgement from passing it, for good."""
+    """An incomplete message would keep cumulative acknowledgements from passing it, for good."""
 
     async def story() -> None:
         scene = Scene(EXCLUSIVE)

@@ -189,8 +189,8 @@ class SchemaRegistry:
         definition = self._parsed(schema)
         path = schemas_path(topic)
         async with self._lock(path):
-            written = NO_LEDGER
-            version = -1
+            written, version = NO_LEDGER, -1
+            now_ms = self._clock.wall_ms()  # for record and ledger: a restore shows the latter
             is_named = is_in_doubt = False
 
             def on_doubt() -> None:
@@ -208,7 +208,6 @@ class SchemaRegistry:
                     return None
                 await self._check_addition(topic, record, definition, policies, may_add=may_add)
                 version = record.next_version
-                now_ms = self._clock.wall_ms()
                 if written == NO_LEDGER:
                     content = _content(schema, version, now_ms)
                     written = await self._ledgers.write(path, content, policies)

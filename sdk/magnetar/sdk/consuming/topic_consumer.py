@@ -68,8 +68,7 @@ class TopicConsumer(Consumer[Any]):
         acknowledger = self._make_acknowledger(consumer_id, acks, queue)
         self._acknowledger = self._own_acknowledger = acknowledger
         self._owns_letters = letters is None
-        letters = letters or self._make_letters(topic)
-        self._letters = letters
+        self._letters = letters = letters or self._make_letters(topic)
         self._opening = EntryOpening(
             source,
             settings,

@@ -22,6 +22,7 @@ from functools import _lru_cache_wrapper
 from pathlib import Path
 
 import pytest
+import structlog
 from fastapi.dependencies import models
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
@@ -50,6 +51,12 @@ _SHORTEST_KNOWN_S = 3.0
 # examples are new.
 settings.register_profile("magnetar", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("magnetar")
+
+# Without a configuration, as in tests, structlog shows the local variables of each function in an
+# exception. That takes seconds for one event where these are topics and brokers.
+for _each in structlog.get_config()["processors"]:
+    if isinstance(_each, structlog.dev.ConsoleRenderer):
+        _each.exception_formatter = structlog.dev.plain_traceback
 
 # A shell that starts tests in the background makes them ignore Ctrl-C. The processes that they
 # start, and that must end by it, would inherit that.

@@ -5,6 +5,8 @@ never refuses, and never gives a cookie to a directory whose data was lost (defe
 """
 
 import asyncio
+import errno
+import os
 from random import Random
 
 import pytest
@@ -269,3 +271,30 @@ def test_b24_data_that_is_lost_again_is_restored_again_wherever_the_restore_was_
         raise AssertionError("it has no end")
 
     assert asyncio.run(story()) > 5
+
+
+@pytest.mark.parametrize("survival", list(Survival))
+async def test_a_stamp_whose_sync_failed_is_durable_before_the_store_has_its_cookie(
+    survival: Survival,
+) -> None:
+    for steps in range(1, _STEPS_MAX):
+        world = World(f"unsynced-{steps}")
+
+        def fail_sync(kind: str, path: str) -> None:
+            if (kind, path) == ("sync", "/data"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+        world.disk.on_call = fail_sync
+        with pytest.raises(OSError, match="No space"):
+            await world.check()
+        world.disk.on_call = lambda kind, path: None
+        world.crash_at(steps)
+        try:
+            await world.check()
+        except PowerLossError:
+            world.power_on(survival)
+            identity = await world.check()
+            assert world.cookies(world.directories(1, 2)) == {identity.cookie}
+        else:
+            return
+    raise AssertionError("the steps did not end")

@@ -97,6 +97,9 @@ async def check_cookies(
                 path = posixpath.join(directories.data, STAMPING_NAME)
                 disk.replace_file(path, stamp.to_bytes())
             case PublishStamp(stamp):
+                # An earlier start may have written the stamp and failed to sync the directory. Once
+                # the store has the cookie, a bookie that lost its stamp would not start again.
+                disk.sync_directory(directories.data)
                 version = stored.version if stored is not None else None
                 await _publish(registry, wanted.bookie_id, stamp.cookie, version)
             case FinishStamp(stamp, lost_again):

@@ -46,12 +46,12 @@ _CHECK_S_MAX = 1.0
 
 
 class _StaleLoadError(ServiceNotReadyError):
-    """What was found before the load does not hold any more: look again."""
+    """A check that was made before the load no longer holds; the request checks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What a load was begun for."""
+    """The request that begins a load, and the result of its check."""
 
     must_exist: bool
     """Whether the topic had a log when the load began."""

@@ -35,8 +35,8 @@ class _Part(BaseModel):
 
 
 class Uncovered(_Part):
-    """What a restore cannot bring back: entries in no object, or of a topic that is left out, and
-    the last acknowledgements of cursors."""
+    """Losses of a restore: entries that are in no object or of a topic that is left out, and the
+    last acknowledgements of some cursors."""
 
     ledgers: int = Field(default=0, ge=0)
     entries: int = Field(default=0, ge=0)

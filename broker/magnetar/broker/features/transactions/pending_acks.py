@@ -59,7 +59,7 @@ class PendingAckState:
 
     @property
     def weight(self) -> int:
-        """What counts towards the limit: acknowledged entries, and more for long ack_sets."""
+        """Number that the limit applies to: acknowledged entries, plus more for long ack_sets."""
         return len(self) + self._words // _WORDS_PER_ACK
 
     @property
